@@ -1,0 +1,83 @@
+"""What every stage leaves: a folder whose manifest names its inputs by digest.
+
+A stage that finds its folder finished does nothing, one that finds it half done goes on, one that
+finds it made from other inputs says so and stops.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semmix._errors import SemmixError
+from semmix._files import read_json, write_json
+
+FORMAT = 1
+
+
+@dataclass
+class Artifact:
+    """A folder and its manifest (`kind`, `inputs`, `finished`, and what the stage adds)."""
+
+    folder: Path
+    name: str
+    manifest: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """The manifest's file."""
+        return self.folder / self.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether the stage that makes this artifact has come to its end."""
+        return self.manifest["finished"]
+
+    def finish(self, **details: Any) -> None:
+        """Record the stage's details and that it is done; last act of a stage."""
+        self.manifest.update(details, finished=True)
+        write_json(self.path, self.manifest)
+
+
+def begin_artifact(folder: Path, name: str, kind: str, inputs: dict[str, Any]) -> Artifact:
+    """Start or resume the artifact in `folder`; refuse one that was made from other inputs.
+
+    `inputs` holds plain JSON values: settings, and digests of what the stage reads.
+    """
+    folder = Path(folder)
+    if (folder / name).exists():
+        artifact = open_artifact(folder, name, kind)
+        _check_inputs(artifact, inputs)
+        return artifact
+    manifest = {"kind": kind, "format": FORMAT, "finished": False, "inputs": inputs}
+    write_json(folder / name, manifest)
+    return Artifact(folder, name, manifest)
+
+
+def open_artifact(folder: Path, name: str, kind: str) -> Artifact:
+    """Open an existing artifact, finished or not."""
+    folder = Path(folder)
+    if not (folder / name).exists():
+        raise SemmixError(f"no {kind} here", folder, f"the folder must hold {name}; check the path")
+    manifest = read_json(folder / name)
+    if not isinstance(manifest, dict) or manifest.get("kind") != kind:
+        raise SemmixError(f"{folder / name} does not describe a {kind}", _kind(manifest), "check the path")
+    if manifest.get("format") != FORMAT:
+        seen = manifest.get("format")
+        raise SemmixError(f"{folder} has another format", seen, f"this version reads format {FORMAT}")
+    return Artifact(folder, name, manifest)
+
+
+def _kind(manifest: Any) -> Any:
+    return manifest.get("kind") if isinstance(manifest, dict) else type(manifest).__name__
+
+
+def _check_inputs(artifact: Artifact, inputs: dict[str, Any]) -> None:
+    made_from = artifact.manifest["inputs"]
+    changed = [key for key in {**made_from, **inputs} if made_from.get(key) != inputs.get(key)]
+    if changed:
+        seen = ", ".join(f"{k} was {made_from.get(k)!r}, now {inputs.get(k)!r}" for k in changed)
+        raise SemmixError(
+            f"{artifact.folder} was made from other inputs",
+            seen,
+            "choose another output folder, or delete this one to make it again",
+        )

@@ -1,0 +1,20 @@
+"""The one error users see, and the helper that answers a misspelt name."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SemmixError(ValueError):
+    """A mistake the user can mend: what is wrong, the value seen, what to do."""
+
+    def __init__(self, what: str, seen: object, fix: str):
+        super().__init__(f"{what}: {seen}\n  -> {fix}")
+        self.what, self.seen, self.fix = what, seen, fix
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> SemmixError:
+    """Return the error for a name nobody registered, with the nearest known ones."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return SemmixError(f"unknown {kind}", repr(name), f"{guess}known: {', '.join(known)}")

@@ -1,0 +1,84 @@
+"""Progress of long work: a bar with the remaining time in a terminal, plain lines otherwise."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+PLAIN_LINE_SECONDS = 10.0
+
+
+class Progress(Protocol):
+    """What a stage calls while it works."""
+
+    def advance(self, amount: int = 1, note: str = "") -> None: ...
+
+
+def say(text: str) -> None:
+    """Print one line for the person watching."""
+    print(text, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a short human time, such as `1:05` or `2:03:00`."""
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+@contextmanager
+def progress(title: str, total: int, done: int = 0) -> Iterator[Progress]:
+    """Show how far `title` is on its way from `done` to `total`."""
+    if sys.stdout.isatty():
+        with _rich_bar(title, total, done) as bar:
+            yield bar
+    else:
+        lines = _Lines(title, total, done)
+        yield lines
+        lines.close()
+
+
+class _Lines:
+    """A line every few seconds, for logs and pipes."""
+
+    def __init__(self, title: str, total: int, done: int):
+        self.title, self.total, self.first, self.done = title, total, done, done
+        self.start = self.last = time.monotonic()
+        self.note = ""
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self.done += amount
+        self.note = note or self.note
+        now = time.monotonic()
+        if now - self.last >= PLAIN_LINE_SECONDS and self.done < self.total:
+            self.last = now
+            left = (now - self.start) / max(self.done - self.first, 1) * (self.total - self.done)
+            say(f"{self.title}: {self.done}/{self.total}  {duration(left)} left  {self.note}".rstrip())
+
+    def close(self) -> None:
+        took = duration(time.monotonic() - self.start)
+        say(f"{self.title}: {self.done}/{self.total}  took {took}  {self.note}".rstrip())
+
+
+class _RichBar:
+    def __init__(self, bar, task):
+        self.bar, self.task = bar, task
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self.bar.update(self.task, advance=amount, **({"note": note} if note else {}))
+
+
+@contextmanager
+def _rich_bar(title: str, total: int, done: int) -> Iterator[_RichBar]:
+    from rich import progress as rich_progress
+
+    columns = (
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[note]}"),
+    )
+    with rich_progress.Progress(*columns) as bar:
+        yield _RichBar(bar, bar.add_task(title, total=total, completed=done, note=""))
