@@ -36,7 +36,7 @@ _PUBLIC = {
     "load_dataset": "semmix.datasets",
 }  # fmt: skip
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

@@ -60,10 +60,14 @@ def open_artifact(folder: Path, name: str, kind: str) -> Artifact:
         raise SemmixError(f"no {kind} here", folder, f"the folder must hold {name}; check the path")
     manifest = read_json(folder / name)
     if not isinstance(manifest, dict) or manifest.get("kind") != kind:
-        raise SemmixError(f"{folder / name} does not describe a {kind}", _kind(manifest), "check the path")
+        raise SemmixError(
+            f"{folder / name} does not describe a {kind}", _kind(manifest), "check the path"
+        )
     if manifest.get("format") != FORMAT:
         seen = manifest.get("format")
-        raise SemmixError(f"{folder} has another format", seen, f"this version reads format {FORMAT}")
+        raise SemmixError(
+            f"{folder} has another format", seen, f"this version reads format {FORMAT}"
+        )
     return Artifact(folder, name, manifest)
 
 

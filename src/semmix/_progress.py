@@ -54,7 +54,9 @@ class _Lines:
         if now - self.last >= PLAIN_LINE_SECONDS and self.done < self.total:
             self.last = now
             left = (now - self.start) / max(self.done - self.first, 1) * (self.total - self.done)
-            say(f"{self.title}: {self.done}/{self.total}  {duration(left)} left  {self.note}".rstrip())
+            say(
+                f"{self.title}: {self.done}/{self.total}  {duration(left)} left  {self.note}".rstrip()
+            )
 
     def close(self) -> None:
         took = duration(time.monotonic() - self.start)

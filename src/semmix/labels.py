@@ -41,7 +41,7 @@ def mix_labels(i, j, lam, num_classes: int) -> Tensor:
 
 def _check(i: Tensor, j: Tensor, lam: Tensor, num_classes: int) -> None:
     for name, c in (("i", i), ("j", j)):
-        if c.numel() and not (0 <= int(c.min()) and int(c.max()) < num_classes):
+        if c.numel() and not (int(c.min()) >= 0 and int(c.max()) < num_classes):
             seen = f"{name} from {int(c.min())} to {int(c.max())}"
             raise SemmixError("class out of range", seen, f"classes go from 0 to {num_classes - 1}")
     if lam.numel() and not bool(((lam >= 0) & (lam <= 1)).all()):

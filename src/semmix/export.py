@@ -1,0 +1,87 @@
+"""Mixed sets for other people's training code: an image folder, or Parquet for Hugging Face."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from semmix._errors import SemmixError
+from semmix._files import write_bytes
+from semmix._progress import progress
+from semmix.mixsets import MixSets, iterate_rows
+
+ROWS_PER_GROUP = 1024
+
+# How the `datasets` library is told which column holds pictures.
+_HUGGING_FACE_FEATURES = {
+    "image": {"_type": "Image"},
+    "soft_label": {"_type": "Sequence", "feature": {"dtype": "float32", "_type": "Value"}},
+    "pair": {"_type": "Sequence", "feature": {"dtype": "int64", "_type": "Value"}},
+    "set": {"dtype": "int64", "_type": "Value"},
+    "member": {"dtype": "int64", "_type": "Value"},
+    "seed": {"dtype": "int64", "_type": "Value"},
+    "lam_requested": {"dtype": "float64", "_type": "Value"},
+}
+
+
+def export_folder(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
+    """Write every image as PNG and `labels.jsonl` with one line per image; return the folder."""
+    out, lines = Path(out), []
+    with progress("export", store.num_sets * store.plan.set_size) as bar:
+        for row in iterate_rows(store, soft_labels):
+            name = f"images/{row['set']:06d}-{row['member']}.png"
+            write_bytes(out / name, png_bytes(row.pop("image")))
+            lines.append(json.dumps({"file": name, **row}))
+            bar.advance()
+    write_bytes(out / "labels.jsonl", ("\n".join(lines) + "\n").encode())
+    return out
+
+
+def export_parquet(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
+    """Write one Parquet file that `datasets.load_dataset("parquet", ...)` reads; return its path."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        fix = "pip install semmix[parquet]"
+        raise SemmixError("Parquet needs pyarrow", "not installed", fix) from error
+    schema = _parquet_schema(pa)
+    sink, rows = io.BytesIO(), []
+    with pq.ParquetWriter(sink, schema) as writer:
+        for row in iterate_rows(store, soft_labels):
+            row["image"] = {"bytes": png_bytes(row["image"]), "path": None}
+            rows.append(row)
+            if len(rows) == ROWS_PER_GROUP:
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+                rows = []
+        if rows:
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+    write_bytes(Path(out), sink.getvalue())
+    return Path(out)
+
+
+def _parquet_schema(pa):
+    fields = [
+        ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        ("soft_label", pa.list_(pa.float32())),
+        ("pair", pa.list_(pa.int64())),
+        ("set", pa.int64()),
+        ("member", pa.int64()),
+        ("seed", pa.int64()),
+        ("lam_requested", pa.float64()),
+    ]
+    features = json.dumps({"info": {"features": _HUGGING_FACE_FEATURES}})
+    return pa.schema(fields, metadata={"huggingface": features})
+
+
+def png_bytes(image: Tensor) -> bytes:
+    """Return a uint8 image [C, H, W], grey or RGB, as PNG."""
+    pixels: np.ndarray = image.permute(1, 2, 0).numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")
+    return buffer.getvalue()
