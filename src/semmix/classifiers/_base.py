@@ -1,0 +1,48 @@
+"""A network that takes raw images: normalisation is a part of it, so no caller can forget it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from semmix._errors import SemmixError
+
+
+class Body(nn.Module):
+    """Normalised images `[N, C, H, W]` to features `[N, feature_dim]`."""
+
+    feature_dim: int
+
+
+class Classifier(nn.Module):
+    """Images to logits, by way of features: normalise, body, linear head."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, body: Body, num_classes: int, mean: Sequence[float], std: Sequence[float]):
+        super().__init__()
+        self.body = body
+        self.feature_dim = body.feature_dim
+        self.head = nn.Linear(body.feature_dim, num_classes)
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return penultimate features `[N, feature_dim]` of uint8 images or floats in [0, 1]."""
+        if images.dtype == torch.uint8:
+            images = images.to(self.mean.dtype) / 255
+        return self.body((images - self.mean) / self.std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits `[N, K]` of uint8 images or floats in [0, 1]."""
+        return self.head(self.features(images))
+
+
+def per_channel(name: str, values: Sequence[float] | None, in_channels: int) -> Sequence[float]:
+    """Return one value for each channel: those given, or 0.5."""
+    values = [0.5] * in_channels if values is None else list(values)
+    if len(values) != in_channels:
+        seen = f"{len(values)} values for {in_channels} channels"
+        raise SemmixError(f"{name} does not fit the images", seen, "give one value per channel")
+    return values

@@ -1,0 +1,78 @@
+"""Training-time calibration methods, one file each: the file's name is the method's name.
+
+A new method is a new file here with one `Method` subclass, or any class of your own named by
+`package.module:ClassName`. Nothing else needs to know of it.
+"""
+
+from dataclasses import fields
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from semmix._errors import SemmixError, unknown_name
+from semmix.methods._base import Batch, Forward, Method
+
+__all__ = [
+    "Batch",
+    "Forward",
+    "Method",
+    "list_methods",
+    "method",
+    "method_class",
+    "method_options",
+]
+
+
+def list_methods() -> list[str]:
+    """Return the names of all methods in this folder."""
+    return sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
+
+
+def method(name: str, num_classes: int, **options: Any) -> Method:
+    """Return the method called `name`, with its options.
+
+    >>> method("csm", num_classes=10, loss="ce").num_mixed
+    2
+    """
+    kind = method_class(name)
+    known = method_options(name)
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of method {name}", option, known or ["none"])
+    return kind(num_classes=num_classes, **options)
+
+
+def method_options(name: str) -> dict[str, Any]:
+    """Return the options of a method with their defaults."""
+    own = (field for field in fields(method_class(name)) if field.name != "num_classes")
+    return {field.name: field.default for field in own}
+
+
+def method_class(name: str) -> type[Method]:
+    """Return the class behind a method's name, or behind `package.module:ClassName`."""
+    if ":" in name:
+        return _foreign(name)
+    if name not in list_methods():
+        raise unknown_name("method", name, list_methods())
+    module = import_module(f"{__name__}.{name}")
+    own = [c for c in vars(module).values() if _is_method(c) and c.__module__ == module.__name__]
+    if len(own) != 1:
+        seen = [c.__name__ for c in own]
+        raise SemmixError(f"methods/{name}.py must define one method", seen, "one class per file")
+    return own[0]
+
+
+def _foreign(path: str) -> type[Method]:
+    module, _, attribute = path.partition(":")
+    fix = "write package.module:ClassName of a semmix.methods.Method that Python can import"
+    try:
+        kind = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SemmixError(f"cannot load method {path}", error, fix) from error
+    if not _is_method(kind):
+        raise SemmixError(f"{path} is not a method", kind, fix)
+    return kind
+
+
+def _is_method(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Method) and value is not Method

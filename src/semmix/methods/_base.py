@@ -1,0 +1,83 @@
+"""What a training-time calibration method sees, and what it must answer."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from semmix._errors import SemmixError, unknown_name
+
+Forward = Callable[[Tensor], Tensor]
+"""Images [N, C, H, W] in [0, 1] to float32 logits [N, K]; mixed precision stays inside."""
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """One step's data, all on one device; images are already cropped and flipped."""
+
+    images: Tensor
+    """Real images, floats in [0, 1]: [B, C, H, W]."""
+
+    labels: Tensor
+    """Their classes, int64: [B]."""
+
+    index: Tensor
+    """Their positions in the training split, int64: [B]."""
+
+    mixed_images: Tensor | None = None
+    """Semantically mixed images, where the method asks for them: [B * num_mixed, C, H, W]."""
+
+    mixed_labels: Tensor | None = None
+    """Their soft labels, rows on the simplex: [B * num_mixed, K]."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Method:
+    """Base of all methods: a dataclass of options with one loss.
+
+    A step may be captured in a CUDA graph. So it keeps shapes fixed, never waits for the device (no
+    `.item()`, no boolean indexing), draws only from torch's default generator, which the loop
+    seeds for every step, and changes its memory in place.
+    """
+
+    num_mixed: ClassVar[int] = 0
+    """Mixed images wanted per real one."""
+
+    needs_validation: ClassVar[bool] = False
+    """Whether `end_epoch` learns from validation logits."""
+
+    num_classes: int
+    """Classes the network tells apart."""
+
+    def setup(self, train_labels: Tensor) -> None:
+        """Look at the training split's labels once before training (int64 `[N]`, on the device)."""
+
+    def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
+        """Return named loss terms; the one called `loss` is minimised."""
+        raise NotImplementedError
+
+    def end_epoch(self, val_logits: Tensor | None, val_labels: Tensor | None) -> None:
+        """Learn from an epoch; the logits are there for methods with `needs_validation`."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the memory a resumed run needs: tensors only, empty for most methods."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Copy a saved memory into the present one, in place."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+def check_choice(option: str, value: str, known: Iterable[str]) -> None:
+    """Refuse an option value nobody knows, with the nearest known ones."""
+    if value not in known:
+        raise unknown_name(option, value, known)
+
+
+def check_positive(**options: float) -> None:
+    """Refuse options that make sense only above zero."""
+    for name, value in options.items():
+        if not value > 0:
+            raise SemmixError(f"{name} must be positive", value, f"choose {name} > 0")

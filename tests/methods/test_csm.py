@@ -1,0 +1,80 @@
+"""Semantic mixing: golden values, the ablated losses, and where batch statistics come from."""
+
+import numpy as np
+import pytest
+import torch
+
+from semmix import SemmixError
+from semmix.labels import mix_labels
+from semmix.methods import method
+
+
+def identity(images):
+    return images
+
+
+@pytest.fixture
+def mixed_batch(batch, mixed_logits):
+    batch.mixed_images = mixed_logits[0]
+    batch.mixed_labels = mix_labels(batch.labels, batch.labels.roll(-1), 0.7, 5).double()
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("options", "golden"),
+    [
+        ({}, 3.425865),
+        ({"protocol": "paper"}, 2.797282),
+        ({"weight": 0.1}, 2.640136 + 0.0785729),
+        ({"loss": "ce"}, 2.640136 + 2.825930),
+        ({"loss": "focal"}, 2.640136 + 2.408146),
+        ({"joint_batch_statistics": True}, 3.425865),
+    ],
+)
+def test_golden_values(mixed_batch, options, golden):
+    terms = method("csm", num_classes=5, **options).step(identity, mixed_batch)
+    assert terms["loss"].item() == pytest.approx(golden, abs=1e-5)
+    assert terms["real"].item() == pytest.approx(2.640136, abs=1e-5)
+
+
+def slow_mixed(name, logits, targets, gamma):
+    total = 0.0
+    for z, q in zip(logits.tolist(), targets.tolist(), strict=True):
+        p = np.exp(z) / np.exp(z).sum()
+        for pk, qk in zip(p, q, strict=True):
+            item = -np.log(pk) if name == "ce" else -((1 - pk) ** gamma) * np.log(pk)
+            total += (pk - qk) ** 2 if name == "l2" else qk * item
+    return total / len(logits)
+
+
+@pytest.mark.parametrize("loss", ["l2", "ce", "focal"])
+def test_mixed_term_equals_a_slow_twin(mixed_batch, loss):
+    terms = method("csm", num_classes=5, loss=loss, gamma=2.0).step(identity, mixed_batch)
+    slow = slow_mixed(loss, mixed_batch.mixed_images, mixed_batch.mixed_labels, 2.0)
+    assert terms["mixed"].item() == pytest.approx(slow, abs=1e-12)
+
+
+@pytest.mark.parametrize(("joint", "sizes"), [(False, [6, 6]), (True, [12])])
+def test_batch_statistics_are_separate_unless_asked(mixed_batch, joint, sizes):
+    seen = []
+
+    def forward(images):
+        seen.append(len(images))
+        return images
+
+    method("csm", num_classes=5, joint_batch_statistics=joint).step(forward, mixed_batch)
+    assert seen == sizes
+
+
+def test_user_mistakes(batch):
+    with pytest.raises(SemmixError, match="no mixed images"):
+        method("csm", num_classes=5).step(identity, batch)
+    for wrong in ({"loss": "mse"}, {"protocol": "both"}, {"num_mixed": 0}, {"gamma": 0.5}):
+        with pytest.raises(SemmixError):
+            method("csm", num_classes=5, **wrong)
+
+
+def test_ce(batch):
+    loss = method("ce", num_classes=5).step(identity, batch)["loss"]
+    assert loss.item() == pytest.approx(2.640136, abs=1e-5)
+    assert torch.isfinite(method("ce", num_classes=5).step(lambda z: 1e4 * z, batch)["loss"])
