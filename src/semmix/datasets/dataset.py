@@ -1,0 +1,120 @@
+"""What every data set becomes: three splits of uint8 images with their labels, in memory."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from semmix._errors import SemmixError
+
+STATS_CHUNK = 4096  # images turned to float64 at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images and their labels; `digest` names exactly these, in exactly this order."""
+
+    images: torch.Tensor  # uint8 [N, C, H, W]
+    labels: torch.Tensor  # int64 [N]
+
+    def __post_init__(self):
+        images, labels = self.images, self.labels
+        if images.dtype != torch.uint8 or images.ndim != 4:
+            seen = f"{images.dtype} {list(images.shape)}"
+            raise SemmixError("images must be uint8 [N, C, H, W]", seen, "convert them first")
+        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            seen = f"{labels.dtype} {list(labels.shape)} for {len(images)} images"
+            raise SemmixError("labels must be int64 [N], one per image", seen, "convert them first")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over shape, pixels in HWC order and labels."""
+        pixels = self.images.permute(0, 2, 3, 1).contiguous()  # [N, H, W, C]
+        total = hashlib.sha256(f"{tuple(pixels.shape)}|".encode())
+        total.update(pixels.numpy().data)
+        total.update(self.labels.contiguous().numpy().astype("<i8").data)
+        return total.hexdigest()
+
+    @cached_property
+    def image_digests(self) -> list[bytes]:
+        """SHA-256 over label byte and HWC pixels, of each image."""
+        pixels = self.images.permute(0, 2, 3, 1).contiguous().numpy()
+        return [
+            hashlib.sha256(_label_bytes(label) + image.tobytes()).digest()
+            for label, image in zip(self.labels.tolist(), pixels, strict=True)
+        ]
+
+    @property
+    def order_free_digest(self) -> str:
+        """SHA-256 over the sorted digests of the images: the same for every order of them."""
+        return hashlib.sha256(b"".join(sorted(self.image_digests))).hexdigest()
+
+    def select(self, index: torch.Tensor) -> "Split":
+        """Return the images at `index`, in that order."""
+        return Split(self.images[index], self.labels[index])
+
+    def class_counts(self, num_classes: int) -> list[int]:
+        """Return how many images each class has."""
+        return torch.bincount(self.labels, minlength=num_classes).tolist()
+
+    def channel_stats(self) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation of each channel, for pixels scaled to [0, 1]."""
+        if len(self) == 0:
+            raise SemmixError(
+                "an empty split has no statistics", "0 images", "choose a data set to train on"
+            )
+        sums = torch.zeros(2, self.images.shape[1], dtype=torch.float64)
+        for chunk in self.images.split(STATS_CHUNK):
+            pixels = chunk.double() / 255
+            sums += torch.stack([pixels.sum((0, 2, 3)), pixels.square().sum((0, 2, 3))])
+        mean, square = sums / (len(self) * self.images[0, 0].numel())
+        std = (square - mean.square()).clamp(min=0).sqrt()
+        return mean.tolist(), std.tolist()
+
+
+def _label_bytes(label: int) -> bytes:
+    return label.to_bytes(max(1, (label.bit_length() + 7) // 8), "big")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A named data set, split for training, choosing and testing."""
+
+    name: str
+    class_names: tuple[str, ...]
+    train: Split
+    val: Split
+    test: Split
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        channels, height, width = self.test.images.shape[1:]
+        return channels, height, width
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The three splits by name."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest records of this data set, as plain JSON values."""
+        return {
+            "name": self.name,
+            "num_classes": self.num_classes,
+            "image_shape": list(self.image_shape),
+            "splits": {
+                name: {"num_images": len(split), "digest": split.digest}
+                for name, split in self.splits.items()
+            },
+        }
