@@ -46,3 +46,9 @@ def per_channel(name: str, values: Sequence[float] | None, in_channels: int) -> 
         seen = f"{len(values)} values for {in_channels} channels"
         raise SemmixError(f"{name} does not fit the images", seen, "give one value per channel")
     return values
+
+
+def conv_bn(in_channels: int, out_channels: int, size: int, stride: int = 1):
+    """Return a convolution that keeps the image's size (at stride 1) and its normalisation."""
+    conv = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=False)
+    return conv, nn.BatchNorm2d(out_channels)

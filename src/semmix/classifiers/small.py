@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from semmix.classifiers._base import Body
+from semmix.classifiers._base import Body, conv_bn
 
 
 class Small(Body):
@@ -13,17 +13,15 @@ class Small(Body):
     def __init__(self, in_channels: int, image_size: int):
         super().__init__()
         self.layers = nn.Sequential(
-            *_block(in_channels, 32, stride=1),
-            *_block(32, 64, stride=2),
-            *_block(64, 64, stride=2),
+            *conv_bn(in_channels, 32, 3),
+            nn.ReLU(),
+            *conv_bn(32, 64, 3, stride=2),
+            nn.ReLU(),
+            *conv_bn(64, 64, 3, stride=2),
+            nn.ReLU(),
             nn.AdaptiveAvgPool2d(2),
             nn.Flatten(),
         )
 
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)
-
-
-def _block(in_channels: int, out_channels: int, stride: int) -> tuple[nn.Module, ...]:
-    conv = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
-    return conv, nn.BatchNorm2d(out_channels), nn.ReLU()
