@@ -1,0 +1,40 @@
+"""The choice of a data set, as every command takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from semmix.datasets.dataset import Dataset
+from semmix.datasets.load import load_dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig:
+    """Which images, and how they are split."""
+
+    dataset: Positional[str]
+    """Name of a data set (semmix data list), or an image folder with one sub-folder per class."""
+    root: Path | None = None
+    """Where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets by default."""
+    protocol: str = "code"
+    """Split of the published code (45,000/5,000/10,000) or of the paper (50,000/5,000/5,000)."""
+    split_seed: int = 0
+    """Seed of the split."""
+    train_size: int | None = None
+    """Use this many training images, drawn evenly from the classes; all by default."""
+    imbalance: float | None = None
+    """Make a long tail: size of the largest class over that of the smallest."""
+
+    def load(self) -> Dataset:
+        """Return the data set."""
+        return load_dataset(
+            self.dataset,
+            root=self.root,
+            protocol=self.protocol,
+            seed=self.split_seed,
+            train_size=self.train_size,
+            imbalance=self.imbalance,
+        )

@@ -1,0 +1,239 @@
+"""Any folder of images, with a report of every file that could not be used.
+
+The folder holds one folder per class (`cat/1.png`), or `train`, `val` and `test` folders of those.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from semmix._errors import SemmixError
+from semmix._progress import progress
+from semmix.datasets.dataset import Dataset, Split
+from semmix.datasets.images import SUFFIXES, BadImageError, read_picture
+from semmix.datasets.splitting import split_parts, stratified_order
+
+# what can be wrong with a file -> whether the file is skipped for it
+PROBLEMS = {
+    "empty": True,
+    "unreadable": True,
+    "truncated": True,
+    "too large": True,
+    "animated": True,
+    "warning": False,
+}
+PARTS = ("train", "val", "test")
+HELD_OUT = 0.15  # of an undivided folder, for val and for test each
+MAX_TOTAL_BYTES = 8 * 2**30
+LISTED_PER_KIND = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One file, what is wrong with it, and how that showed."""
+
+    path: str
+    kind: str
+    detail: str
+
+
+@dataclass
+class FolderReport:
+    """What was found in an image folder."""
+
+    folder: Path
+    num_images: Counter[tuple[str, str]] = field(default_factory=Counter)  # by (part, class name)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # by (width, height)
+    problems: list[Problem] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # files without the suffix of an image
+
+    @property
+    def skipped(self) -> list[Problem]:
+        """The problems that cost an image."""
+        return [problem for problem in self.problems if PROBLEMS[problem.kind]]
+
+    def lines(self) -> list[str]:
+        """Return the report for people."""
+        parts = Counter[str]()
+        for (part, _), count in self.num_images.items():
+            parts[part] += count
+        num_classes = len({name for _, name in self.num_images})
+        lines = [f"{self.folder}: {parts.total()} images in {num_classes} classes"]
+        lines += [f"  {part}: {count}" for part, count in parts.items() if part]
+        if len(self.sizes) > 1:
+            (width, height), _ = self.sizes.most_common(1)[0]
+            lines.append(f"  {len(self.sizes)} sizes, most often {width} x {height}")
+        for kind, is_skipped in PROBLEMS.items():
+            found = [f"{bad.path}: {bad.detail}" for bad in self.problems if bad.kind == kind]
+            lines += _list_some(f"{kind}, {'skipped' if is_skipped else 'kept'}", found)
+        return lines + _list_some("not an image, ignored", self.ignored)
+
+
+def _list_some(title: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    lines = [f"  {title}: {len(names)}", *(f"    {name}" for name in names[:LISTED_PER_KIND])]
+    more = len(names) - LISTED_PER_KIND
+    return [*lines, f"    and {more} more"] if more > 0 else lines
+
+
+@dataclass(frozen=True)
+class _File:
+    part: str  # "" where the folder is not divided
+    class_name: str
+    path: Path
+
+
+def load_folder(
+    folder: Path, size: int | None, protocol: str, seed: int, strict: bool
+) -> tuple[Dataset, FolderReport]:
+    """Return the images under `folder` as a data set, and the report."""
+    parts, class_names, report = read_folder(folder, size, strict)
+    train, val, test = _split_folder(parts, protocol, seed)
+    for name, split in zip(PARTS, (train, val, test), strict=True):
+        if len(split) == 0:
+            raise SemmixError(
+                f"no images are left for the {name} split",
+                f"{sum(map(len, parts.values()))} images in {folder}",
+                "add images, or divide them into train, val and test folders yourself",
+            )
+    missing = [class_names[k] for k, n in enumerate(train.class_counts(len(class_names))) if n == 0]
+    if missing:
+        raise SemmixError(
+            "classes without a training image", ", ".join(missing), "add images or remove them"
+        )
+    return Dataset(report.folder.name, class_names, train, val, test), report
+
+
+def _split_folder(parts: dict[str, Split], protocol: str, seed: int) -> tuple[Split, Split, Split]:
+    """Use the folder's own parts; where there is only one beside train, it is the test part."""
+    if all(name in parts for name in PARTS):
+        return parts["train"], parts["val"], parts["test"]
+    held_out = parts.get("test") or parts.get("val")
+    if held_out is not None:
+        return split_parts(parts["train"], held_out, protocol, seed, stratified=True)
+    (every,) = parts.values()
+    num_held = round(HELD_OUT * len(every))
+    order = stratified_order(every, seed)
+    val, test, train = order.tensor_split([num_held, 2 * num_held])
+    return every.select(train), every.select(val), every.select(test)
+
+
+def read_folder(
+    folder: Path, size: int | None = None, strict: bool = False
+) -> tuple[dict[str, Split], tuple[str, ...], FolderReport]:
+    """Return the folder's parts (one named "" if undivided), the class names and the report."""
+    report = FolderReport(Path(folder))
+    pixels: list[np.ndarray] = []
+    files: list[_File] = []
+    for file, image in _read_images(report, size):
+        _check_fits(file, image, files, pixels)
+        files.append(file)
+        pixels.append(image)
+    if strict and report.skipped:
+        raise SemmixError(
+            f"{len(report.skipped)} files cannot be used",
+            "; ".join(f"{bad.path} ({bad.kind})" for bad in report.skipped[:LISTED_PER_KIND]),
+            "mend or remove them, or leave out strict to skip them",
+        )
+    if not files:
+        raise SemmixError(
+            "no images found",
+            "\n  ".join(report.lines()),
+            f"it must hold one folder per class with {', '.join(SUFFIXES)} files",
+        )
+    class_names = tuple(sorted({file.class_name for file in files}))
+    return _stack_parts(files, pixels, class_names), class_names, report
+
+
+def check_folder(folder: Path) -> FolderReport:
+    """Return the report on every file under `folder`, keeping none of the pixels."""
+    report = FolderReport(Path(folder))
+    for _ in _read_images(report, size=None):
+        pass
+    return report
+
+
+def _read_images(report: FolderReport, size: int | None) -> Iterator[tuple[_File, np.ndarray]]:
+    files = list(_list_files(report))
+    with progress(f"reading {report.folder.name}", len(files)) as bar:
+        for file in files:
+            bar.advance()
+            name = _printable(file.path.relative_to(report.folder))
+            try:
+                picture = read_picture(file.path, size)
+            except BadImageError as bad:
+                report.problems.append(Problem(name, bad.kind, bad.detail))
+                continue
+            report.problems += [Problem(name, "warning", text) for text in picture.warnings]
+            report.num_images[file.part, file.class_name] += 1
+            report.sizes[picture.pixels.shape[1], picture.pixels.shape[0]] += 1
+            yield file, picture.pixels
+
+
+def _list_files(report: FolderReport) -> Iterator[_File]:
+    if not report.folder.is_dir():
+        raise SemmixError("no such folder", report.folder, "check the path")
+    for part, base in _part_folders(report.folder).items():
+        for class_folder in _subfolders(base):
+            for path in sorted(class_folder.iterdir()):
+                if path.suffix.lower() in SUFFIXES:
+                    yield _File(part, _printable(class_folder.name), path)
+                elif not path.is_dir() and not path.name.startswith("."):
+                    report.ignored.append(_printable(path.relative_to(report.folder)))
+
+
+def _part_folders(folder: Path) -> dict[str, Path]:
+    # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
+    if not (folder / "train").is_dir() or not _subfolders(folder / "train"):
+        return {"": folder}
+    return {part: folder / part for part in PARTS if (folder / part).is_dir()}
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
+
+
+def _printable(path: Path | str) -> str:
+    """Return the path as valid text, even where its bytes are not."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _check_fits(file: _File, image: np.ndarray, files: list[_File], pixels: list[np.ndarray]):
+    height, width = image.shape[:2]
+    if pixels and pixels[0].shape[:2] != (height, width):
+        first_height, first_width = pixels[0].shape[:2]
+        raise SemmixError(
+            "the images differ in size",
+            f"{files[0].path.name} is {first_width} x {first_height}, "
+            f"{file.path.name} is {width} x {height}",
+            "give one size, such as 64: all images are then scaled and cropped to it",
+        )
+    if len(pixels) * image.nbytes > MAX_TOTAL_BYTES:
+        raise SemmixError(
+            f"the images take more than {MAX_TOTAL_BYTES / 2**30:.0f} GiB of memory",
+            f"{width} x {height} pixels each",
+            "give a smaller size",
+        )
+
+
+def _stack_parts(
+    files: list[_File], pixels: list[np.ndarray], class_names: tuple[str, ...]
+) -> dict[str, Split]:
+    channels = max(image.shape[2] for image in pixels)  # grey stays grey if all are
+    height, width = pixels[0].shape[:2]
+    images = torch.empty(len(pixels), channels, height, width, dtype=torch.uint8)
+    for row, image in enumerate(pixels):
+        images[row] = torch.from_numpy(image.copy()).permute(2, 0, 1)  # one channel fills three
+    labels = torch.tensor([class_names.index(file.class_name) for file in files])
+    names = [file.part for file in files]
+    every = Split(images, labels)
+    if len(set(names)) == 1:
+        return {names[0]: every}
+    belongs = {part: [name == part for name in names] for part in dict.fromkeys(names)}
+    return {part: every.select(torch.tensor(mask)) for part, mask in belongs.items()}

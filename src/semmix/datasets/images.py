@@ -1,0 +1,108 @@
+"""One image file in, one uint8 array out; every way a file can be bad has a name."""
+
+import io
+import stat
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # GIF only to recognise what is misnamed
+MAX_PIXELS = 80_000_000  # beyond this Pillow begins to suspect a decompression bomb
+MAX_FILE_BYTES = 512 * 2**20
+GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+
+
+class BadImageError(Exception):
+    """A file that cannot be used; `kind` is one word of `folder.PROBLEMS`."""
+
+    def __init__(self, kind: str, detail: str):
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.detail = kind, detail
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """The pixels of one file, and what Pillow warned of while reading it."""
+
+    pixels: np.ndarray  # uint8 [H, W, 1 or 3]
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_picture(path: Path, size: int | None = None) -> Picture:
+    """Return the picture in `path`, upright, grey or RGB, cropped to `size` if given."""
+    return decode_picture(_read_file(path), size)
+
+
+def decode_picture(data: bytes, size: int | None = None) -> Picture:
+    """Return the picture in the bytes of a PNG, JPEG or WebP file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            pixels = _decode(data, size)
+        except BadImageError:
+            raise
+        except Image.DecompressionBombError as error:
+            raise BadImageError("too large", str(error)) from error
+        # Damaged files make Pillow's readers raise errors of nearly every type.
+        except Exception as error:
+            detail = str(error) or type(error).__name__
+            kind = "truncated" if "truncated" in detail.lower() else "unreadable"
+            raise BadImageError(kind, detail) from error
+    return Picture(pixels, [str(warning.message) for warning in caught])
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+            raise BadImageError("unreadable", "not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise BadImageError("too large", f"{status.st_size / 2**20:.0f} MiB on disk")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadImageError("unreadable", error.strerror or str(error)) from error
+
+
+def _decode(data: bytes, size: int | None) -> np.ndarray:
+    if not data:
+        raise BadImageError("empty", "0 bytes")
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        _check_header(image)
+        if size:  # lets a JPEG decoder skip detail nobody will see
+            image.draft(None, (2 * size, 2 * size))
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+    plain = _to_grey_or_rgb(upright)
+    if size:
+        plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
+    pixels = np.asarray(plain)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _check_header(image: Image.Image) -> None:
+    width, height = image.size
+    if width * height > MAX_PIXELS:  # known from the header, before anything is decoded
+        raise BadImageError("too large", f"{width} x {height} pixels")
+    # Phones write stills as MPO, a JPEG that carries further pictures.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise BadImageError("animated", f"{getattr(image, 'n_frames', '?')} frames")
+
+
+def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
+    grey = image.mode in GREY_MODES
+    if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip at 255
+        wide = np.clip(np.asarray(image, dtype=np.float64), 0, 65535)
+        return Image.fromarray(np.rint(wide / 257).astype(np.uint8))
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = _on_white(image)
+    return image.convert("L" if grey else "RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    coloured = image.convert("RGBA")
+    white = Image.new("RGBA", coloured.size, "white")
+    return Image.alpha_composite(white, coloured)
