@@ -54,13 +54,13 @@ class _Lines:
         if now - self.last >= PLAIN_LINE_SECONDS and self.done < self.total:
             self.last = now
             left = (now - self.start) / max(self.done - self.first, 1) * (self.total - self.done)
-            say(
-                f"{self.title}: {self.done}/{self.total}  {duration(left)} left  {self.note}".rstrip()
-            )
+            self._say(f"{duration(left)} left")
 
     def close(self) -> None:
-        took = duration(time.monotonic() - self.start)
-        say(f"{self.title}: {self.done}/{self.total}  took {took}  {self.note}".rstrip())
+        self._say(f"took {duration(time.monotonic() - self.start)}")
+
+    def _say(self, when: str) -> None:
+        say(f"{self.title}: {self.done}/{self.total}  {when}  {self.note}".rstrip())
 
 
 class _RichBar:

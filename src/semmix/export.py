@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
 from semmix._errors import SemmixError
-from semmix._files import write_bytes
+from semmix._files import whole_file, write_bytes
 from semmix._progress import progress
 from semmix.mixsets import MixSets, iterate_rows
 
@@ -43,7 +45,7 @@ def export_folder(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
 
 
 def export_parquet(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
-    """Write one Parquet file that `datasets.load_dataset("parquet", ...)` reads; return its path."""
+    """Write one Parquet file, readable by Hugging Face `datasets`; return its path."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -51,18 +53,21 @@ def export_parquet(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path
         fix = "pip install semmix[parquet]"
         raise SemmixError("Parquet needs pyarrow", "not installed", fix) from error
     schema = _parquet_schema(pa)
-    sink, rows = io.BytesIO(), []
-    with pq.ParquetWriter(sink, schema) as writer:
-        for row in iterate_rows(store, soft_labels):
-            row["image"] = {"bytes": png_bytes(row["image"]), "path": None}
-            rows.append(row)
-            if len(rows) == ROWS_PER_GROUP:
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-                rows = []
-        if rows:
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-    write_bytes(Path(out), sink.getvalue())
+    rows = iterate_rows(store, soft_labels)
+    total = store.num_sets * store.plan.set_size
+    with (
+        progress("export", total) as bar,
+        whole_file(Path(out)) as temporary,
+        pq.ParquetWriter(temporary, schema) as writer,
+    ):
+        while group := [_parquet_row(row) for row in islice(rows, ROWS_PER_GROUP)]:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+            bar.advance(len(group))
     return Path(out)
+
+
+def _parquet_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "image": {"bytes": png_bytes(row["image"]), "path": None}}
 
 
 def _parquet_schema(pa):

@@ -1,0 +1,49 @@
+"""Where the work runs, and a record of it."""
+
+import os
+import platform
+import sys
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+
+from semmix._errors import SemmixError
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """Return the device called `name`; `auto` is the GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SemmixError("unknown device", repr(name), "use auto, cpu, cuda or cuda:1") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SemmixError("no CUDA device here", repr(name), "use --device cpu or auto")
+    return device
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's place among those `torchrun` started: (0, 1) without it."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions, device, command and time, as written to `env.json`."""
+    import numpy
+
+    from semmix import __version__
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "semmix": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "cpu_threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,156 @@
+"""The command line. A command is a dataclass and a function that takes it; tyro does the rest."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NamedTuple
+
+from semmix import __version__
+from semmix._errors import SemmixError, unknown_name
+
+
+class Command(NamedTuple):
+    """Where a command lives; its module is loaded when it is called."""
+
+    help: str
+    module: str
+    config: str
+    function: str
+
+
+COMMANDS = {
+    "fit": Command(
+        "Walk the whole path: generator, mixed sets, annotation, classifiers, report.",
+        "semmix.recipes.fit", "FitConfig", "fit",
+    ),
+    "data list": Command(
+        "Show the data sets semmix knows and which are here.",
+        "semmix.datasets", "DataListConfig", "list_data",
+    ),
+    "data get": Command(
+        "Download a data set.", "semmix.datasets", "DataGetConfig", "get_data",
+    ),
+    "data import": Command(
+        "Import a data set from files you have.",
+        "semmix.datasets", "DataImportConfig", "import_data",
+    ),
+    "data check": Command(
+        "Verify a data set or report on an image folder.",
+        "semmix.datasets", "DataCheckConfig", "check_data",
+    ),
+    "generator train": Command(
+        "Train a class-conditional diffusion model on a training split.",
+        "semmix.commands", "GeneratorTrain", "train_generator_command",
+    ),
+    "generator sample": Command(
+        "Draw a grid of class samples from a generator.",
+        "semmix.commands", "GeneratorSample", "sample_command",
+    ),
+    "mix": Command(
+        "Draw mixed sets that slide from class to class.",
+        "semmix.commands", "Mix", "mix_command",
+    ),
+    "verify": Command(
+        "Check every shard of a store of mixed sets.",
+        "semmix.commands", "Verify", "verify_command",
+    ),
+    "annotate": Command(
+        "Read back how much of each class the mixed images show.",
+        "semmix.commands", "Annotate", "annotate_command",
+    ),
+    "export": Command(
+        "Write soft-labelled mixed sets as PNG files or Parquet for other training code.",
+        "semmix.commands", "Export", "export_command",
+    ),
+    "train": Command(
+        "Train a classifier by any of the calibration methods.",
+        "semmix.commands", "Train", "train_command",
+    ),
+    "evaluate": Command(
+        "Measure and calibrate logits or probabilities from any model.",
+        "semmix.evaluate", "EvaluateConfig", "evaluate_file",
+    ),
+    "report": Command(
+        "Write one self-contained HTML page about finished runs.",
+        "semmix.report", "ReportConfig", "run_report",
+    ),
+    "balance": Command(
+        "Ask whether a loss treats sharp and soft labels alike.",
+        "semmix.balance", "BalanceConfig", "run_balance",
+    ),
+    "doctor": Command(
+        "Show what is installed, and run a self-test.",
+        "semmix.doctor", "DoctorConfig", "run_doctor",
+    ),
+}  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        name, rest = split_command(argv)
+        if name is None:
+            print(overview(argv[:1] if argv[:1] and not argv[0].startswith("-") else []))
+            return 0
+        return run_command(name, rest)
+    except SemmixError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def split_command(argv: list[str]) -> tuple[str | None, list[str]]:
+    """Return the command's name and the arguments after it; None asks for the overview."""
+    if argv[:1] == ["--version"]:
+        print(f"semmix {__version__}")
+        raise SystemExit(0)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        return None, []
+    for words in (2, 1):
+        name = " ".join(argv[:words])
+        if name in COMMANDS:
+            return name, argv[words:]
+    is_group = any(name.startswith(f"{argv[0]} ") for name in COMMANDS)
+    if is_group and (len(argv) == 1 or argv[1] in ("-h", "--help")):
+        return None, []
+    wanted = " ".join(argv[:2]) if is_group else argv[0]
+    raise unknown_name("command", wanted, COMMANDS)
+
+
+def overview(group: list[str]) -> str:
+    """Return the list of commands, or of one group of them."""
+    chosen = {name: c for name, c in COMMANDS.items() if not group or name.split()[0] == group[0]}
+    width = max(map(len, chosen))
+    lines = [f"  {name:{width}}  {command.help}" for name, command in chosen.items()]
+    head = "semmix makes an image classifier say how sure it really is."
+    return "\n".join([head, "", *lines, "", "semmix COMMAND --help explains a command."])
+
+
+def run_command(name: str, arguments: list[str]) -> int:
+    """Read the command's arguments and call it; a function may return an exit status."""
+    import tyro
+
+    command = COMMANDS[name]
+    module = import_module(command.module)
+    config = tyro.cli(
+        getattr(module, command.config),
+        prog=f"semmix {name}",
+        description=command.help,
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
+    )
+    status = getattr(module, command.function)(config)
+    return status if isinstance(status, int) and not isinstance(status, bool) else 0
+
+
+def run() -> None:
+    """Entry point of the installed `semmix`."""
+    raise SystemExit(main())
+
+
+if __name__ == "__main__":
+    run()

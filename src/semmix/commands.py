@@ -1,0 +1,192 @@
+"""Each stage as a command: a dataclass of what it takes, a function that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+from semmix._device import pick_device
+from semmix._progress import say
+from semmix.annotate import Annotation, annotate_mixsets
+from semmix.datasets.config import DatasetConfig
+from semmix.encoders import load_encoder
+from semmix.export import export_folder, export_parquet
+from semmix.generators import load_generator
+from semmix.labels import lambda_grid
+from semmix.mixsets import MixSets
+from semmix.plan import MixPlan, all_pairs
+from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.generator import GeneratorConfig, train_generator
+from semmix.training.mixed import load_mixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorTrain:
+    """Train a class-conditional diffusion model."""
+
+    data: DatasetConfig
+    """The images; only the training split is learned from."""
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    """The network and how it is trained."""
+    out: Path = Path("generator")
+    """Folder of the generator."""
+
+
+def train_generator_command(command: GeneratorTrain) -> None:
+    """Train, or go on training."""
+    data = command.data.load()
+    train_generator(
+        data.train.images,
+        data.train.labels,
+        data.num_classes,
+        data.train.digest,
+        command.generator,
+        command.out,
+        held_out=(data.val.images, data.val.labels),
+    )
+    say(f"generator in {command.out}; next: semmix mix {command.out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """Draw mixed sets."""
+
+    generator: Positional[str]
+    """Folder of a generator, or zoo:NAME."""
+    out: Path = Path("mixsets")
+    """Folder of the store."""
+    sets: int = 1000
+    """Sets in all; they cycle through the pairs, so every prefix covers all pairs evenly."""
+    members: int = 8
+    """Images in a set: requested lambda from 0 to 1 in equal steps."""
+    beta: float | None = None
+    """Draw the interior lambdas from Beta(beta, beta) instead."""
+    seed: int = 0
+    """Seed of the sets' noise."""
+    sets_per_shard: int = 1024
+    """Sets in one file."""
+    sampler: MixConfig = field(default_factory=MixConfig)
+    """The solver."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def mix_command(command: Mix) -> None:
+    """Draw the sets that are missing."""
+    generator = load_generator(command.generator, command.device)
+    plan = MixPlan(
+        num_classes=generator.num_classes,
+        num_sets=command.sets,
+        pairs=all_pairs(generator.num_classes),
+        lams=lambda_grid(command.members),
+        beta=command.beta,
+        seed=command.seed,
+        sets_per_shard=command.sets_per_shard,
+    )
+    make_mixsets(generator, plan, command.sampler, command.out)
+    say(f"mixed sets in {command.out}; next: semmix annotate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify:
+    """Check a store of mixed sets."""
+
+    mixsets: Positional[Path]
+    """Folder of the store."""
+
+
+def verify_command(command: Verify) -> int:
+    """Say what is wrong with the store; the exit status tells too."""
+    store = MixSets.open(command.mixsets)
+    problems = store.verify()
+    for problem in problems:
+        say(problem)
+    say(f"{store.plan.num_shards - len(problems)} of {store.plan.num_shards} shards are sound")
+    return 1 if problems else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotate:
+    """Annotate mixed sets."""
+
+    data: DatasetConfig
+    """The real images: prototypes come from the training split, the scale from validation."""
+    encoder: str
+    """The encoder as kind:what, such as classifier:runs/ce-0."""
+    mixsets: Path = Path("mixsets")
+    """Folder of the store."""
+    out: Path = Path("annotation")
+    """Folder of the annotation."""
+    scale: float | None = None
+    """The scale s; chosen on the validation split by default."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def annotate_command(command: Annotate) -> None:
+    """Annotate the shards that are not yet."""
+    data = command.data.load()
+    encoder = load_encoder(command.encoder, pick_device(command.device))
+    store = MixSets.open(command.mixsets)
+    notes = annotate_mixsets(store, encoder, data.train, data.val, command.out, command.scale)
+    say(f"annotation in {command.out}, scale {notes.scale:.2f}; next: semmix train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Hand mixed sets to other training code."""
+
+    out: Path
+    """A folder for PNG files, or the Parquet file."""
+    mixsets: Path = Path("mixsets")
+    """Folder of the store."""
+    annotation: Path | None = Path("annotation")
+    """Folder of the annotation; not needed for requested labels."""
+    labels: str = "reannotated"
+    """Soft labels: reannotated, requested or one_hot."""
+    format: Literal["png", "parquet"] = "png"
+    """PNG files with labels.jsonl, or one Parquet file for Hugging Face datasets."""
+
+
+def export_command(command: Export) -> None:
+    """Write the images with their soft labels."""
+    store = MixSets.open(command.mixsets)
+    if command.labels == "requested" or command.annotation is None:
+        lam = store.lam_requested()
+    else:
+        lam = Annotation.open(command.annotation, store).lam(command.labels)
+    write = export_parquet if command.format == "parquet" else export_folder
+    say(f"wrote {write(store, store.soft_labels(lam), command.out)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a classifier."""
+
+    data: DatasetConfig
+    """The real images."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """The method and how it is trained."""
+    mixsets: Path | None = None
+    """Store of mixed sets, for methods that learn from them."""
+    annotation: Path | None = None
+    """Their annotation."""
+    labels: str = "reannotated"
+    """Soft labels of mixed images: reannotated, requested or one_hot."""
+    scale: float | None = None
+    """Use this scale s instead of the annotation's."""
+    out: Path = Path("run")
+    """Folder of the run."""
+
+
+def train_command(command: Train) -> None:
+    """Train, or go on training."""
+    source = None
+    if command.mixsets:
+        source = load_mixed(command.mixsets, command.annotation, command.labels, command.scale)
+    train_classifier(command.data.load(), command.train, command.out, source)
+    say(f"run in {command.out}; next: semmix evaluate {command.out}")

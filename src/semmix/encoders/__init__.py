@@ -1,0 +1,50 @@
+"""Image encoders, named `kind:what`: all turn uint8 images into features.
+
+`classifier:RUN` needs nothing from outside: it is a classifier of our own, without its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from semmix._errors import SemmixError, unknown_name
+from semmix.encoders.classifier import ClassifierEncoder
+
+__all__ = ["ClassifierEncoder", "Encoder", "list_encoders", "load_encoder"]
+
+
+class Encoder(Protocol):
+    """What annotation asks of an encoder."""
+
+    name: str
+    """`kind:what`, as the user gave it."""
+    dim: int
+    """Length of a feature."""
+    digest: str
+    """Names the weights."""
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return float features [N, dim] of uint8 images [N, C, H, W]."""
+        ...
+
+
+_KINDS: dict[str, Callable[[str, torch.device], Encoder]] = {"classifier": ClassifierEncoder}
+
+
+def list_encoders() -> list[str]:
+    """Return the kinds of encoder `load_encoder` knows."""
+    return sorted(_KINDS)
+
+
+def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
+    """Return the encoder called `kind:what`, such as `classifier:runs/ce-0`."""
+    kind, colon, what = name.partition(":")
+    if kind not in _KINDS:
+        raise unknown_name("encoder kind", kind, _KINDS)
+    if not colon or not what:
+        raise SemmixError("an encoder is named kind:what", repr(name), "as in classifier:runs/ce-0")
+    return _KINDS[kind](what, torch.device(device))

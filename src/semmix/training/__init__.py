@@ -1,0 +1,1 @@
+"""The two visible loops, classifier and generator, and what they share."""

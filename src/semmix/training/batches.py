@@ -1,0 +1,97 @@
+"""Batches made on the device: random crops and flips, and mixed images drawn by class.
+
+Everything here is a fixed number of tensor operations without looking at values on the host, so a
+whole training step can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semmix._errors import SemmixError
+
+
+def crop_and_flip(images: Tensor, pad: int, flip: bool) -> Tensor:
+    """Return uint8 images [B, C, H, W] shifted by up to `pad` pixels (black border) and mirrored.
+
+    One gather does both. The result is float in [0, 1].
+    """
+    batch, _, height, width = images.shape
+    device = images.device
+    rows = torch.arange(height, device=device).expand(batch, height)
+    cols = torch.arange(width, device=device).expand(batch, width)
+    if flip:
+        mirrored = torch.rand(batch, 1, device=device) < 0.5
+        cols = torch.where(mirrored, width - 1 - cols, cols)
+    if pad:
+        images = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+        rows = rows + torch.randint(0, 2 * pad + 1, (batch, 1), device=device)
+        cols = cols + torch.randint(0, 2 * pad + 1, (batch, 1), device=device)
+    which = torch.arange(batch, device=device)[:, None, None]
+    # Advanced indices around the channel axis put it last: [B, H, W, C].
+    gathered = images[which, :, rows[:, :, None], cols[:, None, :]]
+    return gathered.permute(0, 3, 1, 2).float().div(255)
+
+
+@dataclass(frozen=True)
+class MixedImages:
+    """Mixed sets on the device with their soft labels, ready to be drawn by class."""
+
+    images: Tensor
+    """uint8 [S, L, C, H, W], members in rising order of requested lambda."""
+    soft_labels: Tensor
+    """float32 [S, L, K]."""
+    pairs: Tensor
+    """int64 [S, 2]; the last member shows class `pairs[:, 0]`, the first `pairs[:, 1]`."""
+    sets_by_class: Tensor
+    """int64 [2 S]: the sets that contain class 0, then those that contain class 1, ..."""
+    first_of_class: Tensor
+    """int64 [K + 1]: where each class begins in `sets_by_class`."""
+
+    @classmethod
+    def build(cls, images: Tensor, soft_labels: Tensor, pairs: Tensor) -> MixedImages:
+        """Index the sets by the classes they contain."""
+        num_classes = soft_labels.shape[-1]
+        by_class = [(pairs == c).any(1).nonzero().flatten() for c in range(num_classes)]
+        counts = torch.tensor([0, *map(len, by_class)])
+        first = counts.cumsum(0).to(pairs.device)
+        return cls(images, soft_labels, pairs, torch.cat(by_class), first)
+
+    def to(self, device: torch.device) -> MixedImages:
+        """Return the same sets on `device`."""
+        return MixedImages(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+    def check_classes(self, labels: Tensor, class_names: tuple[str, ...]) -> None:
+        """Refuse to train on classes that no set contains."""
+        counts = self.first_of_class.diff().cpu()
+        bare = [class_names[c] for c in labels.unique().tolist() if counts[c] == 0]
+        if bare:
+            fix = "make sets for all pairs (semmix mix), or leave these classes out"
+            raise SemmixError("no mixed set contains these classes", ", ".join(bare), fix)
+
+    def draw(self, labels: Tensor, num_mixed: int) -> tuple[Tensor, Tensor]:
+        """Return `num_mixed` members of a random set that contains each image's class.
+
+        The first is the pure end of the image's own class, the others are interior members
+        (paper, N_aug = 2: one of each). With `num_mixed=1` it is an interior member alone.
+
+        Returns:
+            uint8 images [B * num_mixed, C, H, W] and soft labels [B * num_mixed, K].
+        """
+        first, count = self.first_of_class[labels], self.first_of_class.diff()[labels]
+        place = first + (torch.rand_like(count, dtype=torch.float64) * count).long()
+        sets = self.sets_by_class[place]  # [B]
+        members = self._members(self.pairs[sets, 0] == labels, num_mixed)  # [B, num_mixed]
+        images = self.images[sets[:, None], members].flatten(0, 1)
+        return images, self.soft_labels[sets[:, None], members].flatten(0, 1)
+
+    def _members(self, is_class_i: Tensor, num_mixed: int) -> Tensor:
+        size = self.images.shape[1]
+        shape = (len(is_class_i), num_mixed)
+        members = torch.randint(1, max(size - 1, 2), shape, device=is_class_i.device)
+        if num_mixed > 1:
+            members[:, 0] = torch.where(is_class_i, size - 1, 0)
+        return members

@@ -1,0 +1,345 @@
+"""The classifier's training loop, for every method alike.
+
+A run is a folder: `config.json`, `env.json`, `stats.jsonl` (one line per epoch), `checkpoint` while
+it runs, then `weights`, `logits-val`, `logits-test` and `metrics.json`. Start it again after any
+interruption and it ends as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semmix._artifact import begin_artifact
+from semmix._device import describe_environment, pick_device
+from semmix._errors import SemmixError, unknown_name
+from semmix._files import write_json, write_tensors
+from semmix._progress import progress
+from semmix._random import fold_seed
+from semmix.calibration import TemperatureScaler, summary
+from semmix.classifiers import Classifier, classifier
+from semmix.classifiers.saved import save_classifier
+from semmix.datasets import Dataset
+from semmix.methods import Batch, Method, method
+from semmix.training.batches import MixedImages, crop_and_flip
+from semmix.training.checkpoint import (
+    append_stats,
+    load_checkpoint,
+    load_optimizer,
+    optimizer_tensors,
+    rewind_stats,
+    save_checkpoint,
+)
+from semmix.training.mixed import MixedSource, check_no_leak
+from semmix.training.schedules import SCHEDULES, learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a classifier is trained; the defaults are the published CIFAR recipe."""
+
+    method: str = "csm"
+    """Training-time calibration method, such as ce, ls, mixup or csm."""
+    options: tuple[str, ...] = ()
+    """Options of the method as name=value, such as weight=0.5."""
+    classifier: str = "resnet18"
+    """Network."""
+    epochs: int = 200
+    """Passes over the training images (see eq_data)."""
+    batch_size: int = 128
+    """Real images in a step; mixed images come on top."""
+    lr: float = 0.1
+    """Highest learning rate."""
+    schedule: str = "multistep"
+    """How the rate falls: multistep or cosine."""
+    momentum: float = 0.9
+    """Momentum of SGD."""
+    weight_decay: float = 5e-4
+    """Weight decay of SGD."""
+    clip_norm: float = 2.0
+    """Largest norm of the gradient."""
+    pad: int = 4
+    """Random crops shift images by up to this many pixels."""
+    flip: bool = True
+    """Mirror half of the images."""
+    eq_data: bool = False
+    """Shorten epochs so that real and mixed images together are as many as real ones alone."""
+    select: str = "last"
+    """Weights to keep: last, or best (by validation accuracy)."""
+    seed: int = 0
+    """Seed of weights, order and augmentation."""
+    allow_leak: bool = False
+    """Accept mixed sets whose generator saw other images than the training split."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    checkpoint_seconds: float = 30.0
+    """Time between checkpoints."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2:
+            seen = f"epochs={self.epochs}, batch_size={self.batch_size}"
+            raise SemmixError("nothing to train", seen, "use at least 1 epoch and batches of 2")
+        if self.schedule not in SCHEDULES:
+            raise unknown_name("schedule", self.schedule, SCHEDULES)
+        if self.select not in ("last", "best"):
+            raise unknown_name("choice of weights", self.select, ("last", "best"))
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The method's options as values."""
+        return dict(map(_parse_option, self.options))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what decides the outcome, as plain JSON values."""
+        values = asdict(self)
+        del values["device"], values["checkpoint_seconds"], values["allow_leak"]
+        return {**values, "options": self.method_options}
+
+
+def _parse_option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SemmixError("a method's option is written name=value", repr(text), "as in weight=0.5")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def train_classifier(
+    data: Dataset, config: TrainConfig, out: str | Path, source: MixedSource | None = None
+) -> Path:
+    """Train a classifier on `data` (and on mixed sets, for methods that ask for them); return `out`.
+
+    Does nothing if `out` holds the finished run, goes on if it holds a part of it.
+    """
+    out = Path(out)
+    device = pick_device(config.device)
+    rule = method(config.method, data.num_classes, **config.method_options)
+    mixed = _mixed_images(rule, data, config, source)
+    inputs = {
+        "config": config.to_json(),
+        "dataset": data.name,
+        "train": data.train.digest,
+        "val": data.val.digest,
+        "test": data.test.digest,
+        "mixed": source.inputs if mixed and source else None,
+    }
+    run = begin_artifact(out, "config.json", "run", inputs)
+    if run.finished:
+        return out
+    if not (out / "env.json").exists():
+        write_json(out / "env.json", describe_environment())
+
+    # Data live on the device for the whole run.
+    images, labels = data.train.images.to(device), data.train.labels.to(device)
+    mixed = mixed.to(device) if mixed else None
+    val_images, val_labels = data.val.images.to(device), data.val.labels.to(device)
+
+    torch.manual_seed(fold_seed("weights", config.seed))
+    network = build_network(config.classifier, data).to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        fused=device.type == "cuda",
+    )
+    rule.setup(labels)
+    forward = _forward(network, device)
+
+    # A step is `batch_size` real images; passes over them drop the incomplete last batch.
+    batch_size = min(config.batch_size, len(images))
+    steps_per_pass = len(images) // batch_size
+    steps_per_epoch = steps_per_pass
+    if config.eq_data:
+        steps_per_epoch = math.ceil(len(images) / ((1 + rule.num_mixed) * batch_size))
+    total_steps = config.epochs * steps_per_epoch
+    images_per_step = (1 + rule.num_mixed) * batch_size
+
+    # Everything that changes during the run, in one place: it is what a checkpoint holds.
+    loss_sum = torch.zeros((), device=device)
+    best = {"accuracy": torch.full((), -1.0)}
+    groups = {
+        "network": network.state_dict(),
+        "method": rule.state_dict(),
+        "epoch": {"loss_sum": loss_sum},
+    }
+    step = _resume(out, groups, optimizer, best)
+    rewind_stats(out / "stats.jsonl", step * images_per_step)
+    saved_at = time.monotonic()
+
+    network.train()
+    order = torch.empty(0)
+    with progress(f"train {out.name}", total_steps, step) as bar:
+        while step < total_steps:
+            # Real images in an order that depends on nothing but the seed and the pass.
+            slot = step % steps_per_pass
+            if slot == 0 or not len(order):
+                torch.manual_seed(fold_seed("order", config.seed, step // steps_per_pass))
+                order = torch.rand(len(images), device=device).argsort()
+            index = order[slot * batch_size : (slot + 1) * batch_size]
+
+            # One step: every random draw in it comes from this seed.
+            torch.manual_seed(fold_seed("step", config.seed, step))
+            batch = make_batch(images, labels, index, mixed, rule.num_mixed, config)
+            optimizer.zero_grad(set_to_none=True)
+            loss = rule.step(forward, batch)["loss"]
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
+            lr = learning_rate(config.schedule, config.lr, step / total_steps)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            loss_sum += loss.detach()
+            step += 1
+
+            if step % steps_per_epoch == 0:
+                val_logits = predict_logits(network, val_images)
+                rule.end_epoch(val_logits, val_labels)
+                measured = summary(val_logits.softmax(1), val_labels)
+                row = {
+                    "epoch": step // steps_per_epoch,
+                    "nimg": step * images_per_step,
+                    "loss": _finite(float(loss_sum) / steps_per_epoch, out),
+                    "lr": lr,
+                    **{f"val_{k}": measured[k] for k in ("acc", "nll", "ece", "oe", "ue")},
+                }
+                append_stats(out / "stats.jsonl", row)
+                loss_sum.zero_()
+                if config.select == "best" and measured["acc"] > best["accuracy"]:
+                    best = {k: v.clone() for k, v in network.state_dict().items()}
+                    best["accuracy"] = torch.tensor(measured["acc"])
+                bar.advance(0, f"val acc {measured['acc']:.1%}, ECE {measured['ece']:.1%}")
+
+            if time.monotonic() - saved_at > config.checkpoint_seconds:
+                _finite(float(loss_sum), out)
+                state = {**groups, "optimizer": optimizer_tensors(optimizer), "best": best}
+                save_checkpoint(out / "checkpoint.safetensors", state, {"step": step})
+                saved_at = time.monotonic()
+            bar.advance()
+
+    if config.select == "best":
+        network.load_state_dict({k: v for k, v in best.items() if k != "accuracy"})
+    save_classifier(network, config.classifier, data.image_shape, out)
+    _write_predictions(network, data, device, out)
+    run.finish(leak=bool(source and mixed and source.trained_on != data.train.digest))
+    (out / "checkpoint.safetensors").unlink(missing_ok=True)
+    return out
+
+
+def build_network(name: str, data: Dataset) -> Classifier:
+    """Return a new network that fits the images and normalises them by the training split."""
+    mean, std = data.train.channel_stats()
+    channels, size, _ = data.image_shape
+    return classifier(name, data.num_classes, channels, size, mean, std)
+
+
+def make_batch(
+    images: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    mixed: MixedImages | None,
+    num_mixed: int,
+    config: TrainConfig,
+) -> Batch:
+    """Return the augmented real images at `index` and, where wanted, mixed ones of their classes."""
+    batch = Batch(
+        images=crop_and_flip(images[index], config.pad, config.flip),
+        labels=labels[index],
+        index=index,
+    )
+    if mixed and num_mixed:
+        drawn, batch.mixed_labels = mixed.draw(batch.labels, num_mixed)
+        batch.mixed_images = crop_and_flip(drawn, config.pad, config.flip)
+    return batch
+
+
+@torch.no_grad()
+def predict_logits(network: Classifier, images: Tensor, batch_size: int = 1000) -> Tensor:
+    """Return float32 logits [N, K] in evaluation mode; leave the network in training mode."""
+    network.eval()
+    logits = torch.cat([network(batch).float() for batch in images.split(batch_size)])
+    network.train()
+    return logits
+
+
+def _mixed_images(
+    rule: Method, data: Dataset, config: TrainConfig, source: MixedSource | None
+) -> MixedImages | None:
+    if not rule.num_mixed:
+        return None
+    if source is None:
+        fix = "make mixed sets (semmix mix), annotate them, and pass both folders"
+        raise SemmixError(f"method {config.method} learns from mixed sets", "none given", fix)
+    if not config.allow_leak:
+        check_no_leak(source, data.train.digest)
+    source.images.check_classes(data.train.labels, data.class_names)
+    return source.images
+
+
+def _forward(network: Classifier, device: torch.device):
+    """Return images -> float32 logits, in bfloat16 on a GPU."""
+    if device.type != "cuda":
+        return network
+
+    def forward(images: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = network(images.contiguous(memory_format=torch.channels_last))
+        return logits.float()
+
+    return forward
+
+
+def _resume(
+    out: Path,
+    groups: dict[str, dict[str, Tensor]],
+    optimizer: torch.optim.Optimizer,
+    best: dict[str, Tensor],
+) -> int:
+    """Load the checkpoint in `out` into the live state, if there is one; return the step."""
+    path = out / "checkpoint.safetensors"
+    if not path.exists():
+        return 0
+    saved, header = load_checkpoint(path)
+    for group, tensors in groups.items():
+        for name, tensor in tensors.items():
+            tensor.copy_(saved[group][name])
+    load_optimizer(optimizer, saved["optimizer"])
+    best.update(saved["best"])
+    return header["step"]
+
+
+def _finite(loss: float, out: Path) -> float:
+    if not math.isfinite(loss):
+        raise SemmixError(
+            "training diverged: the loss is not a number",
+            loss,
+            f"lower --lr; {out} keeps the last good checkpoint",
+        )
+    return loss
+
+
+def _write_predictions(
+    network: Classifier, data: Dataset, device: torch.device, out: Path
+) -> None:
+    """Write logits of validation and test, and the metrics before and after temperature."""
+    logits = {}
+    for name, split in (("val", data.val), ("test", data.test)):
+        logits[name] = predict_logits(network, split.images.to(device)).cpu()
+        tensors = {"logits": logits[name], "labels": split.labels}
+        write_tensors(out / f"logits-{name}.safetensors", tensors)
+    scaler = TemperatureScaler().fit(logits["val"], data.val.labels)
+    metrics = {
+        "test": summary(logits["test"].softmax(1), data.test.labels),
+        "temperature": scaler.temperature,
+        "test_after_temperature": summary(scaler.transform(logits["test"]), data.test.labels),
+    }
+    write_json(out / "metrics.json", metrics)

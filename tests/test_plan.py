@@ -1,0 +1,71 @@
+"""The plan is arithmetic: every set in one shard, the same on every machine."""
+
+import pytest
+
+from semmix import SemmixError
+from semmix.plan import MixPlan, all_pairs
+
+
+def plan(**changes) -> MixPlan:
+    settings = {"num_classes": 4, "num_sets": 23, "pairs": all_pairs(4), "sets_per_shard": 5}
+    return MixPlan(**{**settings, **changes})
+
+
+def test_shards_partition_the_sets():
+    p = plan()
+    assert [n for k in range(p.num_shards) for n in p.shard(k)] == list(range(23))
+    assert len(p.shard(p.num_shards - 1)) == 3
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_ranks_partition_the_shards(world_size):
+    p = plan()
+    shards = [k for rank in range(world_size) for k in p.shards_of(rank, world_size)]
+    assert sorted(shards) == list(range(p.num_shards))
+
+
+def test_any_prefix_covers_all_pairs():
+    p = plan()
+    assert {p.pair(n) for n in range(len(p.pairs))} == set(all_pairs(4))
+
+
+def test_set_seeds_differ_and_depend_on_the_store_seed():
+    seeds = {plan(seed=s).set_seed(n) for s in (0, 1) for n in range(23)}
+    assert len(seeds) == 46
+
+
+def test_seed_is_pinned():
+    """Changing how seeds are made would silently change every store."""
+    assert plan().set_seed(0) == 1936167655743071699
+
+
+def test_beta_draws_keep_the_ends_and_rise():
+    p = plan(beta=0.4)
+    for n in range(23):
+        lams = p.set_lams(n)
+        assert lams[0] == 0 and lams[-1] == 1 and list(lams) == sorted(lams)
+        assert len(lams) == p.set_size
+    assert p.set_lams(0) != p.set_lams(1)
+    assert p.set_lams(3) == plan(beta=0.4).set_lams(3)
+
+
+def test_json_round_trip():
+    p = plan(beta=2.0, seed=7)
+    assert MixPlan.from_json(p.to_json()) == p
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_sets": 0}, "needs sets"),
+        ({"pairs": ()}, "needs pairs"),
+        ({"pairs": ((1, 1),)}, "not a pair"),
+        ({"pairs": ((0, 4),)}, "not a pair"),
+        ({"lams": (1.0, 0.0)}, "rise"),
+        ({"lams": (0.0, 1.5)}, "rise"),
+        ({"beta": -1.0}, "positive"),
+    ],
+)
+def test_impossible_plans_are_refused(changes, words):
+    with pytest.raises(SemmixError, match=words):
+        plan(**changes)
