@@ -1,0 +1,216 @@
+"""What the metrics accept: probabilities and labels, arrays or tensors, checked block by block."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from semmix._errors import SemmixError
+
+Array = NDArray[Any]
+Rows = Array | Tensor
+
+BLOCK_ELEMENTS = 1 << 20
+"""Entries looked at together: few enough for the cache, enough to keep every thread busy."""
+
+NEGATIVE_TOLERANCE = 1e-6
+SUM_TOLERANCE = 1e-3
+HALF_SUM_TOLERANCE = 2e-2
+"""How far a row may be from summing to one; half-precision rows of many classes drift further."""
+
+
+def check_samples(probs: Any, labels: Any, ignore_index: int | None = None) -> tuple[Rows, Array]:
+    """Return probabilities `[N, K]` and labels: classes `[N]` or target distributions `[N, K]`.
+
+    The probabilities' values are checked later, by `prob_blocks`, while they are used.
+    """
+    probs = as_probs(probs)
+    labels = as_labels(labels, probs.shape, ignore_index)
+    if ignore_index is None or labels.ndim == 2:
+        return probs, labels
+    keep = labels != ignore_index
+    return probs[torch.from_numpy(keep) if isinstance(probs, Tensor) else keep], labels[keep]
+
+
+def as_probs(probs: Any) -> Rows:
+    """Return probabilities `[N, K]`; a vector is the probability of class 1 of two."""
+    probs = as_rows(probs, "probs")
+    if probs.ndim == 1:
+        probs = (
+            torch.stack([1 - probs, probs], -1)
+            if isinstance(probs, Tensor)
+            else np.stack([1 - probs, probs], -1)
+        )
+    return _check_two_dimensional(probs, "probs")
+
+
+def as_labels(labels: Any, shape: Sequence[int], ignore_index: int | None = None) -> Array:
+    """Return class indices `[N]` (int64) or targets `[N, K]` (float64) that fit `shape` (N, K)."""
+    num_rows, num_classes = shape
+    labels = as_numpy(as_rows(labels, "labels"))
+    if len(labels) != num_rows:
+        seen = f"{num_rows} rows of predictions, {len(labels)} labels"
+        raise SemmixError("predictions and labels differ in length", seen, "pass one label per row")
+    if labels.shape == (num_rows, num_classes):
+        for _ in prob_blocks(targets := labels.astype(np.float64), "soft labels"):
+            pass
+        return targets
+    if labels.ndim != 1:
+        fix = f"pass class indices [N] or target distributions [N, {num_classes}]"
+        raise SemmixError("labels have the wrong shape", _shape(labels), fix)
+    return _check_classes(labels, num_classes, ignore_index)
+
+
+def as_logits(logits: Any) -> Array:
+    """Return finite logits `[N, K]` in float64; a vector is the log-odds of class 1 of two."""
+    logits = as_float64(as_rows(logits, "logits"))
+    if logits.ndim == 1:
+        logits = np.stack([np.zeros_like(logits), logits], -1)
+    _check_finite(_check_two_dimensional(logits, "logits"), "logits")
+    return logits
+
+
+def as_vector(values: Any, name: str) -> Array:
+    """Return finite numbers `[N]` as a float64 array."""
+    vector = as_float64(as_rows(values, name))
+    if vector.ndim != 1:
+        raise SemmixError(f"{name} must be a vector", _shape(vector), "pass one number per sample")
+    _check_finite(vector, name)
+    return vector
+
+
+def as_rows(values: Any, name: str) -> Rows:
+    """Return real numbers as a NumPy array or a detached tensor with at least one row."""
+    values = values.detach() if isinstance(values, Tensor) else _as_array(values, name)
+    if values.is_complex() if isinstance(values, Tensor) else np.iscomplexobj(values):
+        raise SemmixError(f"{name} must be real", values.dtype, "pass the real part")
+    if values.ndim == 0 or len(values) == 0:
+        raise SemmixError(f"{name} must not be empty", _shape(values), "pass at least one sample")
+    return values
+
+
+def as_numpy(values: Rows) -> Array:
+    """Return the values as a NumPy array on the CPU (bfloat16, unknown to NumPy, as float32)."""
+    if not isinstance(values, Tensor):
+        return values
+    return (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
+
+
+def as_float64(values: Rows) -> Array:
+    """Return the values as a float64 NumPy array."""
+    return as_numpy(values).astype(np.float64, copy=False)
+
+
+def prob_blocks(probs: Rows, name: str = "probs") -> Iterator[tuple[slice, Tensor]]:
+    """Yield blocks of checked rows as float32 or float64 tensors, with where they stand."""
+    half = probs.dtype in (torch.float16, torch.bfloat16, np.float16)
+    tolerance = HALF_SUM_TOLERANCE if half else SUM_TOLERANCE
+    for where in row_blocks(*probs.shape):
+        block = as_tensor(probs[where])
+        _check_block(block, name, where.start, tolerance)
+        yield where, block
+
+
+def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
+    """Yield slices that cover all rows, about `BLOCK_ELEMENTS` entries at a time."""
+    step = max(1, BLOCK_ELEMENTS // num_columns)
+    for first in range(0, num_rows, step):
+        yield slice(first, min(first + step, num_rows))
+
+
+def as_tensor(rows: Rows) -> Tensor:
+    """Return a float32 or float64 tensor that shares memory with `rows` where it can."""
+    if not isinstance(rows, Tensor):
+        # torch shares memory only with arrays it may write to, in the machine's own byte order
+        native = rows.dtype.newbyteorder("=")
+        rows = torch.from_numpy(
+            rows if rows.flags.writeable and rows.dtype == native else rows.astype(native)
+        )
+    if rows.dtype in (torch.float32, torch.float64):
+        return rows
+    return rows.float() if rows.is_floating_point() else rows.double()
+
+
+def _check_block(block: Tensor, name: str, first_row: int, tolerance: float) -> None:
+    # NaN and infinity reach the row sum, so that comparing sums finds them too
+    sums = block.sum(1, dtype=block.dtype)
+    summing = bool(((sums - 1).abs() <= tolerance).all())
+    if not summing or float(block.min()) < -NEGATIVE_TOLERANCE:
+        _explain(block, sums, name, first_row)
+
+
+def _explain(block: Tensor, sums: Tensor, name: str, first_row: int) -> None:
+    _check_finite(as_numpy(block), name, first_row)
+    low, high = float(block.min()), float(block.max())
+    if low < -NEGATIVE_TOLERANCE or high > 1 + HALF_SUM_TOLERANCE:
+        raise SemmixError(
+            f"{name} must lie in [0, 1]",
+            f"values from {low:.4g} to {high:.4g}",
+            "these look like logits: pass softmax(logits)",
+        )
+    row = int((sums - 1).abs().argmax())
+    raise SemmixError(
+        f"every row of {name} must sum to one",
+        f"row {first_row + row} sums to {float(sums[row]):.6g}",
+        "pass softmax outputs over all classes, or a vector [N] for one sigmoid output",
+    )
+
+
+def _check_finite(values: Array, name: str, first_row: int = 0) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        row = first_row + int(np.argwhere(~finite)[0][0])
+        seen = f"{int((~finite).sum())} entries, the first in row {row}"
+        fix = "drop these samples, or find out why the model produced them"
+        raise SemmixError(f"{name} hold NaN or infinity", seen, fix)
+
+
+def _as_array(values: Any, name: str) -> Array:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise SemmixError(f"{name} must be rectangular", error, "pass an array [N, K]") from error
+    if array.dtype.kind not in "fiubc":
+        fix = "pass numbers; map class names to 0..K-1 first"
+        raise SemmixError(f"{name} must hold numbers", f"dtype {array.dtype}", fix)
+    return array
+
+
+def _check_two_dimensional(values: Any, name: str) -> Any:
+    if values.ndim != 2 or values.shape[1] == 0:
+        fix = "pass [N, K], classes last; for images use x.movedim(1, -1).reshape(-1, K)"
+        raise SemmixError(f"{name} have the wrong shape", _shape(values), fix)
+    return values
+
+
+def _check_classes(labels: Array, num_classes: int, ignore_index: int | None) -> Array:
+    if labels.dtype.kind == "f":
+        _check_finite(labels, "labels")
+        if (strange := labels[labels != np.rint(labels)]).size:
+            fix = "pass whole numbers, or distributions [N, K]"
+            raise SemmixError("labels must be class indices", strange[:3].tolist(), fix)
+    classes = labels.astype(np.int64)
+    used = classes if ignore_index is None else classes[classes != ignore_index]
+    if len(used) == 0:
+        seen = f"all {len(classes)} labels are {ignore_index}"
+        raise SemmixError("every sample is ignored", seen, "check ignore_index")
+    low, high = int(used.min()), int(used.max())
+    if low < 0 or high >= num_classes:
+        fix = _range_fix(low, high, num_classes)
+        raise SemmixError("labels are out of range", f"from {low} to {high}", fix)
+    return classes
+
+
+def _range_fix(low: int, high: int, num_classes: int) -> str:
+    if low == 1 and high == num_classes:
+        return "they seem to start at 1: pass labels - 1"
+    if low < 0:
+        return f"classes go from 0 to {num_classes - 1}; ignore_index={low} skips that label"
+    return f"classes go from 0 to {num_classes - 1}; predictions need a column for every class"
+
+
+def _shape(values: Any) -> str:
+    return f"shape {tuple(values.shape)}"

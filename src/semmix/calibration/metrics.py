@@ -1,0 +1,285 @@
+"""How well probabilities tell the truth. Every metric takes arrays or tensors and returns a float.
+
+`probs` is `[N, K]`, or `[N]`: the probability of class 1 of two. `labels` is `[N]` class indices,
+or `[N, K]` target distributions; "correct" then means the target's share of the predicted class.
+Samples labelled `ignore_index` are skipped; `class_weights` `[K]` weigh each sample by its label.
+Bins are `(lower, upper]`, of equal width unless said otherwise; a probability of 0 joins the first.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from semmix._errors import SemmixError
+from semmix.calibration._inputs import Array, Rows, as_probs, check_samples, prob_blocks
+from semmix.calibration._toplabel import (
+    BinSums,
+    Reliability,
+    bin_index,
+    sample_weights,
+    top_label,
+)
+
+
+def accuracy(
+    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
+) -> float:
+    """Return the share of samples whose most probable class is right (the first one, on a tie)."""
+    return top_label(probs, labels, ignore_index, class_weights).accuracy()
+
+
+def ece(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return the expected calibration error, sum_m |B_m|/N * |confidence_m - accuracy_m|.
+
+    >>> round(ece([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4), 6)
+    0.3
+    """
+    return top_label(probs, labels, ignore_index, class_weights).ece(check_bins(bins))
+
+
+def aece(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return the adaptive ECE: bins of equal count along the sorted confidences.
+
+    Equal confidences are shared between neighbouring bins in proportion, so the order of the
+    samples never matters and a constant confidence c at accuracy a gives |c - a|.
+    """
+    return top_label(probs, labels, ignore_index, class_weights).aece(check_bins(bins))
+
+
+def oe(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return the overconfident part of ECE, sum_m |B_m|/N * max(confidence_m - accuracy_m, 0)."""
+    return top_label(probs, labels, ignore_index, class_weights).oe(check_bins(bins))
+
+
+def ue(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return the underconfident part of ECE, so that OE + UE = ECE."""
+    return top_label(probs, labels, ignore_index, class_weights).ue(check_bins(bins))
+
+
+def weighted_oe(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return OE with every bin weighed by its mean confidence (Thulasidasan et al. 2019)."""
+    return top_label(probs, labels, ignore_index, class_weights).weighted_oe(check_bins(bins))
+
+
+def weighted_ue(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return UE with every bin weighed by its mean confidence."""
+    return top_label(probs, labels, ignore_index, class_weights).weighted_ue(check_bins(bins))
+
+
+def mce(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return the largest |confidence_m - accuracy_m| of any bin that holds a sample."""
+    return top_label(probs, labels, ignore_index, class_weights).mce(check_bins(bins))
+
+
+def debiased_ece(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    power: int = 1,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return ECE less what sampling noise alone would show, never below 0.
+
+    Args:
+        power: 1 for the ECE itself (mean absolute gap); 2 for the root of the mean squared gap with
+            the unbiased estimator of Kumar, Liang and Ma 2019 (arXiv 1909.10155).
+    """
+    top = top_label(probs, labels, ignore_index, class_weights)
+    return top.debiased_ece(check_bins(bins), power)
+
+
+def smooth_ece(
+    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
+) -> float:
+    """Return the smooth ECE: gaps under a Gaussian whose width equals the error it shows.
+
+    References:
+        Błasiok and Nakkiran, "Smooth ECE", 2024 (arXiv 2309.12236).
+    """
+    return top_label(probs, labels, ignore_index, class_weights).smooth_ece()
+
+
+def classwise_ece(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> float:
+    """Return the mean over all K classes of the ECE of p_k against "the label is k"."""
+    probs, labels = check_samples(probs, labels, ignore_index)
+    weights = sample_weights(labels, class_weights, probs.shape[1])
+    sums = classwise_sums(probs, labels, check_bins(bins), weights)
+    return float(np.abs(sums.gap).sum())
+
+
+def nll(
+    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
+) -> float:
+    """Return the mean negative log-likelihood in nats; the cross-entropy for soft labels.
+
+    A probability of 0 counts as the smallest normal number of its type: the result is finite.
+    """
+    probs, labels = check_samples(probs, labels, ignore_index)
+    weights = sample_weights(labels, class_weights, probs.shape[1])
+    return float(np.average(log_losses(probs, labels), weights=weights))
+
+
+def brier(
+    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
+) -> float:
+    """Return the mean of sum_k (p_k - q_k)^2, between 0 and 2."""
+    probs, labels = check_samples(probs, labels, ignore_index)
+    weights = sample_weights(labels, class_weights, probs.shape[1])
+    return float(np.average(squared_errors(probs, labels), weights=weights))
+
+
+def entropy(probs: Any) -> float:
+    """Return the mean entropy of the predictions in nats."""
+    return float(np.mean(entropies(as_probs(probs))))
+
+
+def reliability(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> Reliability:
+    """Return each bin's edges, count, mean confidence and accuracy; NaN where a bin is empty."""
+    return top_label(probs, labels, ignore_index, class_weights).reliability(check_bins(bins))
+
+
+def summary(probs: Any, labels: Any, bins: int = 15) -> dict[str, float]:
+    """Return the metrics of a usual table, by name, all from the same samples."""
+    top = top_label(probs, labels)
+    return {
+        "acc": top.accuracy(),
+        "ece": top.ece(check_bins(bins)),
+        "aece": top.aece(bins),
+        "oe": top.oe(bins),
+        "ue": top.ue(bins),
+        "classwise_ece": classwise_ece(probs, labels, bins),
+        "mce": top.mce(bins),
+        "nll": nll(probs, labels),
+        "brier": brier(probs, labels),
+        "confidence": top.mean_confidence(),
+    }
+
+
+def check_bins(bins: int) -> int:
+    """Return `bins`, refusing anything but a positive whole number."""
+    if not isinstance(bins, int | np.integer) or bins < 1:
+        raise SemmixError("bins must be a positive whole number", bins, "15 is the usual choice")
+    return int(bins)
+
+
+def log_losses(probs: Rows, labels: Array) -> Array:
+    """Return each sample's -sum_k q_k log p_k in float64, `[N]`."""
+    losses = np.empty(len(labels))
+    for where, block in prob_blocks(probs):
+        tiny = np.finfo(str(block.dtype).removeprefix("torch.")).tiny
+        rows, targets = block.cpu().numpy(), labels[where]
+        if targets.ndim == 1:
+            losses[where] = -np.log(np.maximum(_of_label(rows, targets), tiny, dtype=np.float64))
+        else:
+            losses[where] = -(targets * np.log(np.maximum(rows, tiny, dtype=np.float64))).sum(1)
+    return losses
+
+
+def squared_errors(probs: Rows, labels: Array) -> Array:
+    """Return each sample's sum_k (p_k - q_k)^2 in float64, `[N]`."""
+    errors = np.empty(len(labels))
+    for where, block in prob_blocks(probs):
+        rest, targets = block.cpu().numpy().astype(np.float64), labels[where]
+        if targets.ndim == 1:
+            rest[np.arange(len(rest)), targets] -= 1
+        else:
+            rest -= targets
+        errors[where] = np.einsum("nk,nk->n", rest, rest)
+    return errors
+
+
+def entropies(probs: Rows) -> Array:
+    """Return each sample's -sum_k p_k log p_k in float64, `[N]`."""
+    values = np.empty(len(probs))
+    for where, block in prob_blocks(probs):
+        rows = block.cpu().numpy().astype(np.float64)
+        values[where] = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(1)
+    return values
+
+
+def classwise_sums(probs: Rows, labels: Array, bins: int, weights: Array | None = None) -> BinSums:
+    """Return the sums of p_k and of "the label is k" over each class's bins, `[K, bins]` each."""
+    num_classes = probs.shape[1]
+    weights = np.ones(len(labels)) if weights is None else weights
+    total = np.zeros((3, num_classes * bins))
+    for where, block in prob_blocks(probs):
+        rows = block.cpu().numpy()
+        cells = (bin_index(rows, bins) + bins * np.arange(num_classes)).ravel()
+        targets = _targets(labels[where], num_classes)
+        for sums, values in zip(total, (1.0, rows, targets), strict=True):
+            weighted = np.broadcast_to(weights[where][:, None] * values, rows.shape)
+            sums += np.bincount(cells, weighted.ravel(), len(sums))
+    return BinSums(*total.reshape(3, num_classes, bins))
+
+
+def _of_label(rows: Array, labels: Array) -> Array:
+    return rows[np.arange(len(rows)), labels]
+
+
+def _targets(labels: Array, num_classes: int) -> Array:
+    return labels if labels.ndim == 2 else labels[:, None] == np.arange(num_classes)

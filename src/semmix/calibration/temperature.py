@@ -1,0 +1,78 @@
+"""One number that softens or sharpens all logits (Guo et al. 2017, arXiv 1706.04599)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from semmix.calibration._calibrator import Calibrator, State, softmax
+from semmix.calibration._inputs import Array
+from semmix.calibration._toplabel import TopLabel
+from semmix.calibration.metrics import ece, nll
+
+BOUNDS = (0.01, 100.0)
+"""Where the temperature is sought: samples that are all right would pull it to zero."""
+
+GRID = np.arange(1, 101) / 10
+"""The temperatures of the published protocol."""
+
+
+@dataclass
+class TemperatureScaler(Calibrator):
+    """Divides all logits by one temperature, so that the predicted class never changes."""
+
+    search: Literal["nll", "ece-grid"] = "nll"
+    """`nll`: the minimum of the NLL. `ece-grid`: the published protocol, the least ECE (15 bins)
+    among the temperatures 0.1, 0.2, ..., 10.0, the smallest on a tie."""
+
+    @property
+    def temperature(self) -> float:
+        """The fitted temperature; above 1, the model was overconfident."""
+        return float(self._fitted().get("temperature", 1.0))
+
+    def _learn(self, logits: Array, labels: Array) -> State:
+        find = best_on_grid if self.search == "ece-grid" else least_nll
+        return {"temperature": np.array(find(logits, labels))}
+
+    def _apply(self, state: State, logits: Array) -> Array:
+        return softmax(logits / state["temperature"])
+
+    def _criterion(self) -> Callable[[Array, Array], float]:
+        return ece if self.search == "ece-grid" else nll
+
+
+def least_nll(logits: Array, labels: Array) -> float:
+    """Return the temperature in `BOUNDS` with the least NLL.
+
+    The NLL is convex in beta = 1/T: Newton steps, kept inside a shrinking bracket.
+    """
+    logits = logits - logits.max(1, keepdims=True)
+    of_label = logits[np.arange(len(labels)), labels]
+    low, high = 1 / BOUNDS[1], 1 / BOUNDS[0]
+    beta, step = 1.0, np.inf
+    while abs(step) > 1e-10 * beta and high - low > 1e-10 * beta:
+        slope, curvature = _slope_and_curvature(logits, of_label, beta)
+        low, high = (low, beta) if slope > 0 else (beta, high)
+        newton = beta - slope / max(curvature, np.finfo(float).tiny)
+        target = newton if low < newton < high else np.sqrt(low * high)
+        beta, step = target, target - beta
+    return 1 / beta
+
+
+def best_on_grid(logits: Array, labels: Array) -> float:
+    """Return the temperature of `GRID` with the least ECE."""
+    correct = (logits.argmax(1) == labels).astype(np.float64)
+    logits = logits - logits.max(1, keepdims=True)
+    # The largest logit is now 0, so the confidence is one over the sum of exponentials.
+    errors = [TopLabel(1 / np.exp(logits / t).sum(1), correct).ece() for t in GRID]
+    return float(GRID[int(np.argmin(errors))])
+
+
+def _slope_and_curvature(logits: Array, of_label: Array, beta: float) -> tuple[float, float]:
+    """Return the first two derivatives of the NLL of softmax(beta * logits) by beta."""
+    probs = np.exp(beta * logits)
+    probs /= probs.sum(1, keepdims=True)
+    mean = np.einsum("nk,nk->n", probs, logits)
+    square = np.einsum("nk,nk,nk->n", probs, logits, logits)
+    return float((mean - of_label).mean()), float((square - mean**2).mean())
