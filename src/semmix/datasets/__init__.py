@@ -1,7 +1,34 @@
 """Data sets in memory: digits, CIFAR, Tiny-ImageNet, Fashion-MNIST and any folder of images."""
 
+from semmix.datasets.commands import (
+    DataCheckConfig,
+    DataGetConfig,
+    DataImportConfig,
+    DataListConfig,
+    check_data,
+    get_data,
+    import_data,
+    list_data,
+)
 from semmix.datasets.dataset import Dataset, Split
 from semmix.datasets.folder import FolderReport, Problem
 from semmix.datasets.load import list_datasets, load_dataset
+from semmix.datasets.splitting import long_tail_counts
 
-__all__ = ["Dataset", "FolderReport", "Problem", "Split", "list_datasets", "load_dataset"]
+__all__ = [
+    "DataCheckConfig",
+    "DataGetConfig",
+    "DataImportConfig",
+    "DataListConfig",
+    "Dataset",
+    "FolderReport",
+    "Problem",
+    "Split",
+    "check_data",
+    "get_data",
+    "import_data",
+    "list_data",
+    "list_datasets",
+    "load_dataset",
+    "long_tail_counts",
+]

@@ -1,15 +1,16 @@
 """What every data set becomes: three splits of uint8 images with their labels, in memory."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from semmix._errors import SemmixError
 
-STATS_CHUNK = 4096  # images turned to float64 at a time
+CHUNK = 4096  # images turned to floats at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,16 @@ class Split:
         """Return the images at `index`, in that order."""
         return Split(self.images[index], self.labels[index])
 
+    def resized(self, size: int) -> "Split":
+        """Return the images scaled (bicubic) to `size` x `size`."""
+        if self.images.shape[2:] == (size, size):
+            return self
+        images = self.images.new_empty(*self.images.shape[:2], size, size)
+        for old, new in zip(self.images.split(CHUNK), images.split(CHUNK), strict=True):
+            scaled = F.interpolate(old.float(), (size, size), mode="bicubic", antialias=True)
+            new.copy_(scaled.round().clamp(0, 255))
+        return Split(images, self.labels)
+
     def class_counts(self, num_classes: int) -> list[int]:
         """Return how many images each class has."""
         return torch.bincount(self.labels, minlength=num_classes).tolist()
@@ -69,7 +80,7 @@ class Split:
                 "an empty split has no statistics", "0 images", "choose a data set to train on"
             )
         sums = torch.zeros(2, self.images.shape[1], dtype=torch.float64)
-        for chunk in self.images.split(STATS_CHUNK):
+        for chunk in self.images.split(CHUNK):
             pixels = chunk.double() / 255
             sums += torch.stack([pixels.sum((0, 2, 3)), pixels.square().sum((0, 2, 3))])
         mean, square = sums / (len(self) * self.images[0, 0].numel())
@@ -79,6 +90,14 @@ class Split:
 
 def _label_bytes(label: int) -> bytes:
     return label.to_bytes(max(1, (label.bit_length() + 7) // 8), "big")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The parts of a data set as published (`train`, `test`), before a protocol splits them."""
+
+    splits: dict[str, Split]
+    class_names: tuple[str, ...] = ()  # empty where the source does not tell
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +125,11 @@ class Dataset:
     def splits(self) -> dict[str, Split]:
         """The three splits by name."""
         return {"train": self.train, "val": self.val, "test": self.test}
+
+    def resized(self, size: int) -> "Dataset":
+        """Return the data set with all images scaled to `size` x `size`."""
+        splits = {name: split.resized(size) for name, split in self.splits.items()}
+        return replace(self, **splits)
 
     def describe(self) -> dict[str, Any]:
         """Return what a manifest records of this data set, as plain JSON values."""

@@ -14,7 +14,7 @@ import torch
 
 from semmix._errors import SemmixError
 from semmix._progress import progress
-from semmix.datasets.dataset import Dataset, Split
+from semmix.datasets.dataset import Dataset, Parts, Split
 from semmix.datasets.images import SUFFIXES, BadImageError, read_picture
 from semmix.datasets.splitting import split_parts, stratified_order
 
@@ -31,6 +31,11 @@ PARTS = ("train", "val", "test")
 HELD_OUT = 0.15  # of an undivided folder, for val and for test each
 MAX_TOTAL_BYTES = 8 * 2**30
 LISTED_PER_KIND = 5
+
+
+def looks_like_folder(name: str | Path) -> bool:
+    """Return whether `name` is meant as a path rather than as the name of a data set."""
+    return Path(name).is_dir() or os.sep in str(name)
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,14 @@ def load_folder(
     folder: Path, size: int | None, protocol: str, seed: int, strict: bool
 ) -> tuple[Dataset, FolderReport]:
     """Return the images under `folder` as a data set, and the report."""
-    parts, class_names, report = read_folder(folder, size, strict)
-    train, val, test = _split_folder(parts, protocol, seed)
+    parts, report = read_folder(folder, size, strict)
+    class_names = parts.class_names
+    train, val, test = _split_folder(parts.splits, protocol, seed)
     for name, split in zip(PARTS, (train, val, test), strict=True):
         if len(split) == 0:
             raise SemmixError(
                 f"no images are left for the {name} split",
-                f"{sum(map(len, parts.values()))} images in {folder}",
+                f"{sum(map(len, parts.splits.values()))} images in {folder}",
                 "add images, or divide them into train, val and test folders yourself",
             )
     missing = [class_names[k] for k, n in enumerate(train.class_counts(len(class_names))) if n == 0]
@@ -126,8 +132,8 @@ def _split_folder(parts: dict[str, Split], protocol: str, seed: int) -> tuple[Sp
 
 def read_folder(
     folder: Path, size: int | None = None, strict: bool = False
-) -> tuple[dict[str, Split], tuple[str, ...], FolderReport]:
-    """Return the folder's parts (one named "" if undivided), the class names and the report."""
+) -> tuple[Parts, FolderReport]:
+    """Return the folder's parts (one named "" if undivided) and the report."""
     report = FolderReport(Path(folder))
     pixels: list[np.ndarray] = []
     files: list[_File] = []
@@ -148,7 +154,7 @@ def read_folder(
             f"it must hold one folder per class with {', '.join(SUFFIXES)} files",
         )
     class_names = tuple(sorted({file.class_name for file in files}))
-    return _stack_parts(files, pixels, class_names), class_names, report
+    return Parts(_stack_parts(files, pixels, class_names), class_names), report
 
 
 def check_folder(folder: Path) -> FolderReport:

@@ -1,22 +1,21 @@
 """One function that loads any data set, by name or by folder."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
-from semmix._errors import SemmixError, unknown_name
+from semmix._errors import unknown_name
 from semmix._progress import say
+from semmix.datasets.catalog import CATALOG, Entry
 from semmix.datasets.dataset import Dataset
 from semmix.datasets.digits import load_digits
-from semmix.datasets.folder import load_folder
-from semmix.datasets.splitting import PROTOCOLS, long_tail, take
-
-NAMES = ("digits",)
+from semmix.datasets.folder import load_folder, looks_like_folder
+from semmix.datasets.splitting import PROTOCOLS, long_tail, split_parts, take
+from semmix.datasets.store import data_root, load_parts
 
 
 def list_datasets() -> list[str]:
     """Return the names `load_dataset` knows; it also takes the path of any image folder."""
-    return sorted(NAMES)
+    return sorted(["digits", *CATALOG])
 
 
 def load_dataset(
@@ -38,26 +37,45 @@ def load_dataset(
         protocol: `code` holds out a tenth of the training images as val, `paper` half of the test
             images.
         seed: of the split.
-        train_size: number of training images, drawn evenly from the classes; all if None.
+        train_size: number of training images, drawn evenly from the classes; all if None, but 300
+            for digits.
         imbalance: size of the largest class over that of the smallest, for a long tail.
-        size: height and width to which an image folder's pictures are scaled and cropped.
+        size: height and width to which the images are scaled and cropped.
         strict: refuse an image folder with unusable files instead of skipping them.
     """
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
     if name == "digits":
         dataset = load_digits(seed, train_size)
-    elif Path(name).is_dir():
-        dataset, report = load_folder(Path(name), size, protocol, seed, strict)
-        if report.problems:
-            say("\n".join(report.lines()))
-        if train_size is not None:
-            dataset = replace(dataset, train=take(dataset.train, train_size, seed))
-    elif os.sep in str(name):
-        raise SemmixError("no such folder", name, "check the path")
+        train_size = None  # done: what digits does not train on, it tests on
+    elif name in CATALOG:
+        dataset = _load_stored(CATALOG[str(name)], data_root(root), protocol, seed)
     else:
-        raise unknown_name("data set", str(name), list_datasets())
+        dataset = _load_folder(name, size, protocol, seed, strict)
+    if train_size is not None:
+        dataset = replace(dataset, train=take(dataset.train, train_size, seed))
     if imbalance is not None:
         tail = long_tail(dataset.train, dataset.num_classes, imbalance, seed)
         dataset = replace(dataset, train=tail)
+    return dataset if size is None else dataset.resized(size)
+
+
+def _load_stored(entry: Entry, root: Path, protocol: str, seed: int) -> Dataset:
+    parts = load_parts(entry.name, root)
+    test = parts.splits["test"]
+    if "train" not in parts.splits:  # a set to test on, such as images from elsewhere
+        nothing = test.select(test.labels[:0])
+        return Dataset(entry.name, parts.class_names, nothing, nothing, test)
+    splits = split_parts(parts.splits["train"], test, protocol, seed, entry.stratified)
+    return Dataset(entry.name, parts.class_names, *splits)
+
+
+def _load_folder(
+    path: str | Path, size: int | None, protocol: str, seed: int, strict: bool
+) -> Dataset:
+    if not looks_like_folder(path):
+        raise unknown_name("data set", str(path), list_datasets())
+    dataset, report = load_folder(Path(path), size, protocol, seed, strict)
+    if report.problems:
+        say("\n".join(report.lines()))
     return dataset

@@ -1,0 +1,110 @@
+"""`semmix data list | get | import | check`, as functions of their settings."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from semmix._progress import say
+from semmix.datasets.catalog import CATALOG, Entry, find_entry, read_source, verify_parts
+from semmix.datasets.download import fetch
+from semmix.datasets.folder import check_folder, looks_like_folder
+from semmix.datasets.store import data_root, is_stored, load_parts, save_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DataConfig:
+    root: Path | None = None
+    """Folder of imported data sets; $SEMMIX_DATA or ~/.cache/semmix/datasets if not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataListConfig(_DataConfig):
+    """Show the known data sets and which of them are here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataGetConfig(_DataConfig):
+    """Download a data set from its authors, check it and import it."""
+
+    name: str
+    """The data set, such as cifar10."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataImportConfig(_DataConfig):
+    """Import a data set from files you have, after checking that they are that data set."""
+
+    name: str
+    """The data set, such as cifar10."""
+
+    source: Path
+    """An archive, an .npz or a folder; `semmix data list` says what each can be read from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCheckConfig(_DataConfig):
+    """Check an imported data set against its digests, or every file of an image folder."""
+
+    name: str
+    """The data set, or the path of an image folder."""
+
+
+def list_data(config: DataListConfig) -> dict[str, bool]:
+    """Return, for every known data set, whether it is here."""
+    root = data_root(config.root)
+    say(f"data folder: {root}")
+    say(f"{'digits':18} here      1797 images of 1 x 8 x 8, from scikit-learn")
+    here = {name: is_stored(name, root) for name in CATALOG}
+    for name, entry in CATALOG.items():
+        shape = " x ".join(map(str, entry.image_shape))
+        images = f"{sum(entry.num_images.values())} images of {shape}"
+        say(f"{name:18} {'here' if here[name] else 'not here':9} {images}, from {entry.sources}")
+    return {"digits": True, **here}
+
+
+def get_data(config: DataGetConfig) -> Path:
+    """Return the folder of the data set, downloaded and imported if it was not there."""
+    entry, root = find_entry(config.name), data_root(config.root)
+    if is_stored(entry.name, root):
+        return _already_here(entry, root)
+    folder = root / "downloads" / entry.name
+    files = [fetch(download, folder) for download in entry.downloads]
+    _import(entry, files[0] if len(files) == 1 else folder, root)
+    shutil.rmtree(folder)
+    return root / entry.name
+
+
+def import_data(config: DataImportConfig) -> Path:
+    """Return the folder of the data set, imported from `source` if it was not there."""
+    entry, root = find_entry(config.name), data_root(config.root)
+    if is_stored(entry.name, root):
+        return _already_here(entry, root)
+    return _import(entry, config.source, root)
+
+
+def _already_here(entry: Entry, root: Path) -> Path:
+    say(f"{entry.name} is already in {root / entry.name}; delete that folder to import it again")
+    return root / entry.name
+
+
+def _import(entry: Entry, source: Path, root: Path) -> Path:
+    say(f"reading {entry.title} from {source}")
+    parts = read_source(entry, source)
+    artifact = save_parts(entry.name, parts, source.name, root)
+    counts = ", ".join(f"{len(split)} {part}" for part, split in parts.splits.items())
+    how = "digests verified" if entry.order_free_digests else "counted"
+    say(f"{entry.name}: {counts} images, {how}, in {artifact.folder}")
+    return artifact.folder
+
+
+def check_data(config: DataCheckConfig) -> bool:
+    """Return whether all is well; print what is not."""
+    if config.name not in CATALOG and looks_like_folder(config.name):
+        report = check_folder(Path(config.name))
+        say("\n".join(report.lines()))
+        return not report.skipped
+    entry, root = find_entry(config.name), data_root(config.root)
+    parts = verify_parts(entry, load_parts(entry.name, root), root / entry.name)
+    for part, split in parts.splits.items():
+        say(f"{entry.name} {part}: {len(split)} images, digest {split.digest}")
+    return True
