@@ -1,0 +1,80 @@
+"""Class-conditional diffusion models: the protocol, and how one is loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from semmix._device import pick_device
+from semmix._errors import SemmixError, unknown_name
+
+
+class Generator(Protocol):
+    """What a class-conditional diffusion model must offer to make mixed sets.
+
+    A model that works in a latent space also has `latent_shape` and
+    `decode(latents) -> images in [-1, 1]`.
+    """
+
+    name: str
+    """Named in the stores it fills."""
+    image_shape: tuple[int, int, int]
+    """Channels, height and width of its images."""
+    num_classes: int
+    """Classes it knows."""
+    trained_on: str | None
+    """Digest of the split it learned from; None when unknown."""
+    digest: str
+    """Changes whenever its images would."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where `denoise` wants its tensors."""
+        ...
+
+    def denoise(self, x: Tensor, sigma: Tensor, class_weights: Tensor) -> Tensor:
+        """Return E[clean image | x, class weights], [N, C, H, W].
+
+        Args:
+            x: Clean images in [-1, 1] plus sigma times standard normal noise, [N, C, H, W].
+            sigma: Noise levels, [N].
+            class_weights: Rows on the simplex, [N, K].
+        """
+        ...
+
+
+def load_generator(spec: str | Path, device: str = "auto") -> Generator:
+    """Return the generator in a folder, or the one called `zoo:NAME`.
+
+    The zoo is looked for in `$SEMMIX_ZOO`, in `./zoo`, and beside the source checkout.
+    """
+    from semmix.generators.edm import load_edm_generator
+
+    folder = _zoo_folder(str(spec)[4:]) if str(spec).startswith("zoo:") else Path(spec)
+    if not folder.is_dir():
+        fix = "give a folder that holds generator.json, or zoo:NAME"
+        raise SemmixError("no generator here", folder, fix)
+    return load_edm_generator(folder, pick_device(device))
+
+
+def _zoo_folder(name: str) -> Path:
+    found = {
+        manifest.parent.name: manifest.parent
+        for zoo in reversed(_zoos())
+        for manifest in zoo.glob("*/generator.json")
+    }
+    if name not in found:
+        known = found or ["(none: set SEMMIX_ZOO to the zoo's folder)"]
+        raise unknown_name("zoo generator", name, known)
+    return found[name]
+
+
+def _zoos() -> list[Path]:
+    """Return the folders to look in, the most wanted first."""
+    named = os.environ.get("SEMMIX_ZOO")
+    checkout = Path(__file__).resolve().parents[3]
+    return [*([Path(named)] if named else []), Path("zoo"), checkout / "zoo"]

@@ -1,0 +1,167 @@
+"""The loop that fills a store with mixed sets: x(lam) ~ p(x | lam q_i + (1 - lam) q_j, x_T).
+
+All members of a set start from one noise x_T, drawn from the set's own seed, and the network always
+sees the same batch shape. So an image depends on its set alone: not on the shard, the process or a
+restart, and on the same machine it is the same to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from semmix._device import rank_and_world
+from semmix._errors import SemmixError
+from semmix._progress import progress
+from semmix.generators import Generator
+from semmix.labels import mix_labels
+from semmix.mixsets import MixSets
+from semmix.plan import MixPlan
+from semmix.sampling.solvers import karras_sigmas, solver
+
+Sampler = Callable[[Tensor, Tensor], Tensor]
+"""Noise [N, C, H, W] and class weights [N, K] to uint8 images [N, C, H, W]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixConfig:
+    """How images are drawn from a generator."""
+
+    solver: str = "dpmpp_2m"
+    """`dpmpp_2m` (one evaluation per step) or `heun` (the reference, about two per step)."""
+    num_steps: int = 18
+    """Noise levels of the solver."""
+    sigma_min: float = 0.002
+    """Last noise level."""
+    sigma_max: float = 80.0
+    """First noise level."""
+    rho: float = 7.0
+    """How much the noise levels crowd at the lower end."""
+    batch_size: int = 512
+    """Images the network sees at once."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the network; auto is bfloat16 on a GPU, float32 elsewhere."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether to compile the network; auto does on a GPU."""
+
+    def __post_init__(self) -> None:
+        solver(self.solver)
+        if self.num_steps < 2 or self.batch_size < 1:
+            seen = f"num_steps={self.num_steps}, batch_size={self.batch_size}"
+            raise SemmixError("too few steps or images", seen, "at least 2 steps and 1 image")
+        if not 0 < self.sigma_min < self.sigma_max:
+            seen = f"sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
+            raise SemmixError("noise levels must fall", seen, "use 0 < sigma_min < sigma_max")
+
+    def resolve(self, device: torch.device) -> MixConfig:
+        """Return the settings with every `auto` decided for `device`."""
+        precision, compiled = ("bfloat16", "on") if device.type == "cuda" else ("float32", "off")
+        return replace(
+            self,
+            precision=precision if self.precision == "auto" else self.precision,
+            compile=compiled if self.compile == "auto" else self.compile,
+        )
+
+
+def make_mixsets(
+    generator: Generator, plan: MixPlan, config: MixConfig, out: str | Path
+) -> MixSets:
+    """Return the store in `out`, filled with the sets of `plan`.
+
+    Started by `torchrun`, each process makes its own shards; nothing is exchanged but the folder.
+    """
+    _check_classes(generator, plan)
+    config = config.resolve(generator.device)
+    named = {"digest": generator.digest, "name": generator.name, "trained_on": generator.trained_on}
+    store = MixSets.create(out, plan, generator.image_shape, named, asdict(config))
+    sample = make_sampler(generator, config)
+    rank, world_size = rank_and_world()
+    own, missing = plan.shards_of(rank, world_size), store.missing(rank, world_size)
+    total, left = (plan.set_size * sum(len(plan.shard(k)) for k in ks) for ks in (own, missing))
+    with progress("mixed images", total, total - left) as bar:
+        for k in missing:
+            chunks = []
+            for sets in _chunks(plan.shard(k), max(1, config.batch_size // plan.set_size)):
+                chunks.append(_draw_sets(generator, plan, sample, sets, config.batch_size))
+                bar.advance(plan.set_size * len(sets))
+            store.write_shard(k, torch.cat(chunks))
+    return store
+
+
+def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
+    """Return the function that turns noise and class weights into uint8 images."""
+    config = config.resolve(generator.device)
+    solve, device = solver(config.solver), generator.device
+    sigmas = karras_sigmas(config.num_steps, config.sigma_min, config.sigma_max, config.rho)
+    denoise = generator.denoise
+    if config.compile == "on":
+        denoise = torch.compile(denoise, dynamic=False)
+    bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
+
+    @torch.no_grad()
+    def sample(noise: Tensor, class_weights: Tensor) -> Tensor:
+        weights = class_weights.to(device)
+
+        def denoise_at(x: Tensor, sigma: float) -> Tensor:
+            with bfloat16:
+                return denoise(x, x.new_full((len(x),), sigma), weights).float()
+
+        return to_uint8(_decode(generator, solve(denoise_at, noise.to(device) * sigmas[0], sigmas)))
+
+    return sample
+
+
+def set_noise(plan: MixPlan, n: int, shape: tuple[int, int, int]) -> Tensor:
+    """Return the noise all members of set `n` start from, drawn on the CPU from the set's seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(plan.set_seed(n)))
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Return images in [-1, 1] as uint8, by EDM's rounding."""
+    return (images * 127.5 + 128).clip(0, 255).to(torch.uint8)
+
+
+def _draw_sets(
+    generator: Generator, plan: MixPlan, sample: Sampler, sets: range, batch_size: int
+) -> Tensor:
+    """Return the images of `sets`, uint8 [sets, members, C, H, W]."""
+    shape = getattr(generator, "latent_shape", generator.image_shape)
+    noise = torch.stack([set_noise(plan, n, shape) for n in sets])
+    noise = noise.repeat_interleave(plan.set_size, dim=0)  # [sets * members, C, H, W]
+    i, j = torch.tensor([plan.pair(n) for n in sets]).unsqueeze(-1).unbind(1)
+    lams = torch.tensor([plan.set_lams(n) for n in sets])
+    class_weights = mix_labels(i, j, lams, plan.num_classes).flatten(0, 1)
+    images = sample_padded(sample, noise, class_weights, batch_size)
+    return images.unflatten(0, (len(sets), plan.set_size))
+
+
+def sample_padded(sample: Sampler, noise: Tensor, class_weights: Tensor, batch_size: int) -> Tensor:
+    """Return the images, uint8 on the CPU, drawn in batches of exactly `batch_size`.
+
+    The last batch is filled up with copies of its last row, which are dropped again.
+    """
+    images = []
+    for rows in _chunks(range(len(noise)), batch_size):
+        padded = torch.tensor([*rows, *[rows[-1]] * (batch_size - len(rows))])
+        images.append(sample(noise[padded], class_weights[padded])[: len(rows)].cpu())
+    return torch.cat(images)
+
+
+def _decode(generator: Generator, x: Tensor) -> Tensor:
+    decode = getattr(generator, "decode", None)
+    return decode(x) if decode else x
+
+
+def _chunks(items: range, size: int) -> list[range]:
+    return [items[k : k + size] for k in range(0, len(items), size)]
+
+
+def _check_classes(generator: Generator, plan: MixPlan) -> None:
+    if generator.num_classes != plan.num_classes:
+        seen = f"the generator knows {generator.num_classes}, the plan has {plan.num_classes}"
+        raise SemmixError("generator and plan differ in classes", seen, "use matching ones")

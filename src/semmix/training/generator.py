@@ -1,0 +1,424 @@
+"""Train a generator: the EDM recipe, scaled to a budget given in images or minutes.
+
+    generator/generator.json        network, settings, which average was chosen, the training split
+    generator/weights.safetensors   the chosen average
+    generator/stats.jsonl           the loss curve
+    generator/samples-*.png         samples on the way and at the end, one row per class
+
+References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1 and appendix F.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from semmix._artifact import begin_artifact
+from semmix._device import pick_device, rank_and_world
+from semmix._errors import SemmixError
+from semmix._files import digest_tensors, read_json, write_json
+from semmix._progress import progress
+from semmix._random import fold_seed
+from semmix.generators.edm import (
+    MANIFEST,
+    EDMConfig,
+    EDMDenoiser,
+    EDMGenerator,
+    network_preset,
+    save_generator,
+    to_device,
+)  # fmt: skip
+from semmix.sampling.classes import sample_classes, write_grid
+from semmix.sampling.mix import MixConfig
+from semmix.training.checkpoint import (
+    append_stats,
+    load_checkpoint,
+    load_optimizer,
+    optimizer_tensors,
+    rewind_stats,
+    save_checkpoint,
+)  # fmt: skip
+from semmix.training.ema import PowerEMA
+from semmix.training.graphs import CapturedStep
+
+P_MEAN, P_STD = -1.2, 1.2
+"""Noise levels of training images: ln sigma ~ N(P_MEAN, P_STD^2)."""
+NUM_TIMED_STEPS = 20
+NUM_STATS = 200
+GRID_COLUMNS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig:
+    """How a generator is trained."""
+
+    network: str | EDMConfig = "compact32"
+    """A preset's name, or the whole network."""
+    num_images: int | None = None
+    """Length of the run in images seen."""
+    minutes: float | None = None
+    """Length of the run in minutes; a speed test turns it into images once, at the start."""
+    batch_size: int = 512
+    """Images per step, over all processes."""
+    lr: float = 1e-3
+    """Highest learning rate of Adam."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's memories."""
+    warmup: float = 0.03
+    """Part of the run in which the learning rate rises to `lr`."""
+    decay: float = 0.35
+    """Part of the run, at its end, in which the learning rate falls to 0."""
+    ema_lengths: tuple[float, ...] = (0.05, 0.02, 0.1)
+    """Lengths of the weight averages as parts of the run; held-out images choose, or the first."""
+    label_dropout: float = 0.0
+    """Part of the images shown without their class; 0.1 where guidance is wanted."""
+    flip: bool = False
+    """Mirror half of the images."""
+    seed: int = 0
+    """Seed of the whole run."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    checkpoint_seconds: float = 120.0
+    """Time between checkpoints."""
+    num_grids: int = 4
+    """Sample grids written over the run."""
+    weights_dtype: Literal["float32", "bfloat16"] = "float32"
+    """How the chosen average is stored."""
+
+    def __post_init__(self) -> None:
+        if (self.num_images is None) == (self.minutes is None):
+            seen = f"num_images={self.num_images}, minutes={self.minutes}"
+            raise SemmixError("a run needs one length", seen, "give either images or minutes")
+        if self.warmup + self.decay > 1 or min(self.warmup, self.decay) < 0:
+            seen = f"warmup={self.warmup}, decay={self.decay}"
+            raise SemmixError("warm-up and decay are parts of the run", seen, "at most 1 together")
+        if not self.ema_lengths or not all(0 < length <= 0.25 for length in self.ema_lengths):
+            fix = "give parts of the run between 0 and 0.25"
+            raise SemmixError("unusable EMA lengths", self.ema_lengths, fix)
+
+
+def train_generator(
+    images: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    trained_on: str | None,
+    config: GeneratorConfig,
+    out: str | Path,
+    held_out: tuple[Tensor, Tensor] | None = None,
+) -> Path:
+    """Return the folder `out` with a generator trained on `images`.
+
+    Kill it at any moment; the same call goes on from the last checkpoint and ends with the same
+    bytes. Under `torchrun` each process takes its share of every batch.
+
+    Args:
+        images: uint8 [N, C, H, W], the training split and nothing else.
+        labels: int64 [N].
+        num_classes: Classes of the data set.
+        trained_on: Digest of the training split.
+        config: The settings.
+        out: Folder of the artifact.
+        held_out: Images and labels that choose among the weight averages.
+    """
+    out, device = Path(out), pick_device(config.device)
+    rank, world_size = _join(device, config.batch_size)
+    inputs = _inputs(images, labels, num_classes, trained_on, held_out, config)
+    artifact = begin_artifact(out, MANIFEST, "generator", inputs)
+    if artifact.finished:
+        return out
+
+    # ---- network, optimiser, averages; the whole data set lives on the device
+    network_config, shape = _network_config(config, images, num_classes), tuple(images.shape[1:])
+    torch.manual_seed(fold_seed(config.seed, "generator weights"))
+    network = to_device(EDMDenoiser(network_config), device).train()
+    forward = torch.compile(network, dynamic=False) if device.type == "cuda" else network
+    weights = {name: p.detach() for name, p in network.named_parameters()}
+    initial = {name: weight.clone() for name, weight in weights.items()}
+    optimizer = torch.optim.Adam(network.parameters(), config.lr, config.betas, fused=True)
+    emas = [PowerEMA(weights, length) for length in config.ema_lengths]
+    data, classes = images.to(device), nn.functional.one_hot(labels, num_classes).float().to(device)
+    sigma_data = network_config.sigma_data
+    num_own = config.batch_size // world_size
+    own = slice(rank * num_own, (rank + 1) * num_own)
+
+    # ---- one step, captured as a CUDA graph on a GPU: draw, forward, backward, guard
+    def body() -> Tensor:
+        # Every process draws the whole batch and keeps its share, so their number does not matter.
+        clean, wanted, sigma, noise = (part[own] for part in draw_batch(data, classes, config))
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = denoising_loss(forward, clean, wanted, sigma, noise, sigma_data).mean()
+        loss.backward()
+        for parameter in network.parameters():
+            if parameter.grad is not None:  # unused: map_augment
+                parameter.grad.nan_to_num_(0.0, 0.0, 0.0)  # one bad batch must not end a run
+        return loss.detach()
+
+    gradients = CapturedStep(body, network.parameters(), device)
+
+    def train_step(step: int, lr: float) -> Tensor:
+        torch.manual_seed(fold_seed(config.seed, "generator step", step))
+        loss = gradients()
+        _average_over_processes(network, world_size)
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.step()
+        return loss
+
+    # ---- the length of the run, fixed once
+    num_images = _run_length(config, out, train_step, device, rank, world_size)
+    num_steps = math.ceil(num_images / config.batch_size)
+    _load_in_place(weights, initial)
+    optimizer.state.clear()
+
+    # ---- go on from a checkpoint
+    step, loss_sum = 0, torch.zeros((), device=device)
+    if (out / "checkpoint.safetensors").exists():
+        groups, header = load_checkpoint(out / "checkpoint.safetensors")
+        step, loss_sum = header["step"], groups["loss"]["sum"].to(device)
+        _load_in_place(weights, groups["weights"])
+        load_optimizer(optimizer, groups["optimizer"])
+        for k, ema in enumerate(emas):
+            _load_in_place(ema.weights, groups[f"ema{k}"])
+    if rank == 0:
+        rewind_stats(out / "stats.jsonl", step * config.batch_size)
+
+    # ---- the loop
+    stats_steps = max(1, num_steps // NUM_STATS)
+    grid_steps = {round(num_steps * k / config.num_grids) for k in range(1, config.num_grids)}
+    saved = time.monotonic()
+    with progress("images seen", num_steps * config.batch_size, step * config.batch_size) as bar:
+        while step < num_steps:
+            lr = learning_rate((step + 0.5) / num_steps, config)
+            loss_sum += train_step(step, lr)
+            step += 1
+            for ema in emas:
+                ema.update(weights, step)
+            bar.advance(config.batch_size)
+            if rank != 0:
+                continue
+            if step % stats_steps == 0:
+                row = {"nimg": step * config.batch_size, "loss": loss_sum.item() / stats_steps}
+                append_stats(out / "stats.jsonl", {**row, "lr": lr})
+                bar.advance(0, f"loss {row['loss']:.4f}")
+                loss_sum.zero_()
+            if step in grid_steps:
+                name = f"samples-{100 * step // num_steps:03d}.png"
+                _write_samples(out / name, with_average(network, emas[0]), shape, num_classes)
+            if time.monotonic() - saved >= config.checkpoint_seconds:
+                groups = {"weights": weights, "optimizer": optimizer_tensors(optimizer)}
+                groups |= {f"ema{k}": ema.weights for k, ema in enumerate(emas)}
+                groups["loss"] = {"sum": loss_sum}
+                save_checkpoint(out / "checkpoint.safetensors", groups, {"step": step})
+                saved = time.monotonic()
+
+    # ---- choose the average, write the artifact
+    if rank == 0:
+        averaged = [with_average(network, ema) for ema in emas]
+        losses = held_out_losses(averaged, held_out, num_classes)
+        best = losses.index(min(losses)) if losses else 0
+        _write_samples(out / "samples-100.png", averaged[best], shape, num_classes)
+        dtype = getattr(torch, config.weights_dtype)
+        state = {name: t.to("cpu", dtype) for name, t in averaged[best].state_dict().items()}
+        save_generator(
+            artifact, network_config, state, trained_on,
+            num_images=num_steps * config.batch_size, ema_length=config.ema_lengths[best],
+            held_out_losses=losses,
+        )  # fmt: skip
+        (out / "checkpoint.safetensors").unlink(missing_ok=True)
+    _wait_for_all(world_size)
+    return out
+
+
+def draw_batch(images: Tensor, classes: Tensor, config: GeneratorConfig) -> tuple[Tensor, ...]:
+    """Return random clean images in [-1, 1], class weights, noise levels and noise.
+
+    Draws from the default generator, as every training step does.
+    """
+    size, device = config.batch_size, images.device
+    index = torch.randint(len(images), (size,), device=device)
+    clean = images[index].float() / 127.5 - 1
+    if config.flip:
+        mirrored = torch.rand(size, 1, 1, 1, device=device) < 0.5
+        clean = torch.where(mirrored, clean.flip(3), clean)
+    class_weights = classes[index]
+    if config.label_dropout:
+        kept = torch.rand(size, 1, device=device) >= config.label_dropout
+        class_weights = class_weights * kept
+    sigma = (P_MEAN + P_STD * torch.randn(size, device=device)).exp()
+    return clean, class_weights, sigma, torch.randn_like(clean)
+
+
+def denoising_loss(
+    denoise, clean: Tensor, class_weights: Tensor, sigma: Tensor, noise: Tensor, sigma_data: float
+) -> Tensor:
+    """Return EDM's weighted squared error of each image, averaged over its pixels, [N]."""
+    noisy = clean + sigma.reshape(-1, 1, 1, 1) * noise
+    error = (denoise(noisy, sigma, class_weights) - clean).square().flatten(1).mean(1)
+    return error * (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
+
+
+def learning_rate(done: float, config: GeneratorConfig) -> float:
+    """Return the learning rate when `done` of the run (0 to 1) is over: up, hold, down to 0."""
+    rising = done / config.warmup if config.warmup else 1.0
+    falling = (1 - done) / config.decay if config.decay else 1.0
+    return config.lr * min(1.0, rising, falling)
+
+
+def held_out_losses(
+    networks: list[EDMDenoiser],
+    held_out: tuple[Tensor, Tensor] | None,
+    num_classes: int,
+    batch_size: int = 256,
+) -> list[float]:
+    """Return the denoising loss of each network on held-out images; [] where there are none.
+
+    All see the same noise, at levels spread evenly over the training distribution.
+    """
+    if held_out is None:
+        return []
+    images, labels = held_out
+    classes = nn.functional.one_hot(labels, num_classes).float()
+    fixed = torch.Generator().manual_seed(fold_seed("held-out noise"))
+    noise = torch.randn(images.shape, generator=fixed)
+    ranks = (torch.randperm(len(images), generator=fixed) + 0.5) / len(images)
+    sigma = (P_MEAN + P_STD * torch.special.ndtri(ranks)).exp()
+    batches = list(
+        zip(*(t.split(batch_size) for t in (images, classes, sigma, noise)), strict=True)
+    )
+    return [_mean_loss(network, batches) for network in networks]
+
+
+@torch.no_grad()
+def _mean_loss(network: EDMDenoiser, batches: list[tuple[Tensor, ...]]) -> float:
+    device, losses = next(network.parameters()).device, []
+    for batch in batches:
+        clean, classes, sigma, noise = (part.to(device) for part in batch)
+        losses.append(denoising_loss(network, clean, classes, sigma, noise, network.sigma_data))
+    return torch.cat(losses).mean().item()
+
+
+def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
+    """Return a copy of the network with averaged weights, ready for use."""
+    averaged = copy.deepcopy(network).eval().requires_grad_(False)
+    _load_in_place(dict(averaged.named_parameters()), ema.weights)
+    return averaged
+
+
+def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: int) -> None:
+    generator = EDMGenerator("in training", network, shape, num_classes, None, "")
+    settings = MixConfig(compile="off", batch_size=GRID_COLUMNS * num_classes)
+    write_grid(path, sample_classes(generator, GRID_COLUMNS, settings))
+
+
+def _inputs(images, labels, num_classes, trained_on, held_out, config) -> dict[str, Any]:
+    """Return what the artifact was made from, as plain JSON values."""
+    settings = asdict(config)
+    for name in ("device", "checkpoint_seconds"):  # where and how safely, not what
+        del settings[name]
+    inputs = {
+        "images": digest_tensors({"images": images, "labels": labels}),
+        "num_classes": num_classes,
+        "trained_on": trained_on,
+        "held_out": digest_tensors(dict(zip("xy", held_out, strict=True))) if held_out else None,
+        "config": settings,
+    }
+    return json.loads(json.dumps(inputs))
+
+
+def _network_config(config: GeneratorConfig, images: Tensor, num_classes: int) -> EDMConfig:
+    shape = tuple(images.shape[1:])
+    if images.dtype != torch.uint8 or len(shape) != 3:
+        seen = f"{images.dtype} {tuple(images.shape)}"
+        raise SemmixError("training images must be uint8 [N, C, H, W]", seen, "convert them")
+    if isinstance(config.network, str):
+        return network_preset(config.network, shape, num_classes)
+    network = config.network
+    wanted = (network.channels, network.resolution, network.resolution)
+    if wanted != shape or network.num_classes != num_classes:
+        seen = f"images {shape} of {num_classes} classes, network {wanted} of {network.num_classes}"
+        raise SemmixError("the network does not fit the data", seen, "change the network")
+    return network
+
+
+def _run_length(config, out: Path, train_step, device, rank: int, world_size: int) -> int:
+    """Return the length of the run in images; a budget in minutes is measured once and kept."""
+    if config.num_images is not None:
+        return config.num_images
+    path = out / "budget.json"
+    if path.exists():
+        return read_json(path)["num_images"]
+    rate = _images_per_second(train_step, config, device)
+    num_images = _from_first(round(60 * config.minutes * rate), world_size)
+    if rank == 0:
+        write_json(path, {"minutes": config.minutes, "num_images": num_images})
+    return num_images
+
+
+def _images_per_second(train_step, config: GeneratorConfig, device: torch.device) -> float:
+    start = 0.0
+    for step in range(2 * NUM_TIMED_STEPS):
+        if step in (0, NUM_TIMED_STEPS):  # the first half warms up
+            _wait_for_device(device)
+            start = time.monotonic()
+        train_step(step, config.lr)
+    _wait_for_device(device)
+    return NUM_TIMED_STEPS * config.batch_size / (time.monotonic() - start)
+
+
+def _wait_for_device(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@torch.no_grad()
+def _load_in_place(weights: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    """Copy `values` into `weights`, whose memory a captured graph may hold on to."""
+    for name, weight in weights.items():
+        weight.copy_(values[name])
+
+
+# ---- several processes (torchrun)
+
+
+def _join(device: torch.device, batch_size: int) -> tuple[int, int]:
+    """Return this process's rank and their number, connected to the others."""
+    rank, world_size = rank_and_world()
+    if batch_size % world_size:
+        fix = f"use a multiple of {world_size}"
+        raise SemmixError("the batch cannot be shared equally", batch_size, fix)
+    if world_size > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return rank, world_size
+
+
+def _average_over_processes(network: nn.Module, world_size: int) -> None:
+    """Replace every gradient by its mean over all processes: that of the whole batch."""
+    if world_size == 1:
+        return
+    grads = [p.grad for p in network.parameters() if p.grad is not None]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    flat /= world_size
+    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        grad.copy_(part.view_as(grad))
+
+
+def _from_first(value: int, world_size: int) -> int:
+    """Return process 0's value on all."""
+    shared = [value]
+    if world_size > 1:
+        dist.broadcast_object_list(shared)
+    return shared[0]
+
+
+def _wait_for_all(world_size: int) -> None:
+    if world_size > 1:
+        dist.barrier()
