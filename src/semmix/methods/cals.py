@@ -1,0 +1,91 @@
+"""Class-adaptive label smoothing: a margin penalty whose weight each class learns on validation.
+
+References:
+    Liu et al., Class Adaptive Network Calibration, https://arxiv.org/abs/2211.15088
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semmix._errors import SemmixError
+from semmix.methods._base import Batch, Forward, Method, check_positive
+from semmix.methods._losses import margin_excess
+
+MULTIPLIERS = (1e-6, 1e6)
+PENALTIES = (1.0, 10.0)
+
+
+@dataclass(kw_only=True, eq=False)
+class ClassAdaptive(Method):
+    """Cross-entropy plus the mean over images and classes of an augmented Lagrangian penalty.
+
+    The constraint is h_ik = (max_j z_ij - z_ik - margin) / margin <= 0. Memory: a multiplier and a
+    penalty strength for each class, updated after every epoch from the validation logits.
+    """
+
+    needs_validation: ClassVar[bool] = True
+
+    margin: float = 10.0
+    """Free distance below the largest logit."""
+
+    growth: float = 1.2
+    """Factor of a class's penalty strength when its constraint did not improve."""
+
+    improvement: float = 0.9
+    """A constraint improved if it fell below this share of the last epoch's."""
+
+    strength_epochs: int = 10
+    """Epochs between updates of the penalty strengths."""
+
+    def __post_init__(self):
+        check_positive(margin=self.margin, strength_epochs=self.strength_epochs)
+
+    def setup(self, train_labels: Tensor) -> None:
+        device = train_labels.device
+        self.multiplier = torch.full((self.num_classes,), MULTIPLIERS[0], device=device)
+        self.strength = torch.full((self.num_classes,), PENALTIES[0], device=device)
+        self.violation = torch.full((self.num_classes,), torch.inf, device=device)
+        self.epochs = train_labels.new_zeros(())
+
+    def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
+        logits = forward(batch.images)
+        ce = F.cross_entropy(logits, batch.labels)
+        h = margin_excess(logits, self.margin) / self.margin
+        penalty = phr_penalty(h, self.multiplier, self.strength).mean()
+        return {"loss": ce + penalty, "ce": ce, "penalty": penalty}
+
+    def end_epoch(self, val_logits: Tensor | None, val_labels: Tensor | None) -> None:
+        if val_logits is None:
+            raise SemmixError("cals learns from validation", None, "keep a validation split")
+        h = margin_excess(val_logits, self.margin) / self.margin
+        slope = phr_slope(h, self.multiplier, self.strength).clamp(*MULTIPLIERS)
+        self.multiplier.copy_(slope.mean(0))
+        self.epochs += 1
+        violation = h.mean(0)
+        worse = violation > self.improvement * self.violation.relu()
+        due = self.epochs % self.strength_epochs == 0
+        grown = (self.growth * self.strength).clamp(*PENALTIES)
+        self.strength.copy_(torch.where(worse & due, grown, self.strength))
+        self.violation.copy_(violation)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            "multiplier": self.multiplier,
+            "strength": self.strength,
+            "violation": self.violation,
+            "epochs": self.epochs,
+        }
+
+
+def phr_penalty(h: Tensor, multiplier: Tensor, strength: Tensor) -> Tensor:
+    """Return (max(0, m + s h)^2 - m^2) / 2s: Powell, Hestenes and Rockafellar's penalty."""
+    return (phr_slope(h, multiplier, strength).square() - multiplier.square()) / (2 * strength)
+
+
+def phr_slope(h: Tensor, multiplier: Tensor, strength: Tensor) -> Tensor:
+    """Return the penalty's derivative by h, which is the next multiplier."""
+    return (multiplier + strength * h).relu()

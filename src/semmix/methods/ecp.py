@@ -1,0 +1,41 @@
+"""Entropy confidence penalty: reward predictions of high entropy.
+
+References:
+    Pereyra et al., Penalizing Confident Output Distributions, https://arxiv.org/abs/1701.06548
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from semmix.methods._base import Batch, Forward, Method, check_choice
+
+
+@dataclass(kw_only=True, eq=False)
+class EntropyPenalty(Method):
+    """Cross-entropy minus weight times the mean entropy of the predictions."""
+
+    weight: float = 0.1
+    """Weight of the entropy."""
+
+    protocol: Literal["paper", "code"] = "paper"
+    """`code` also averages the entropy over classes, so that its real weight is weight / K."""
+
+    def __post_init__(self):
+        check_choice("protocol", self.protocol, ("paper", "code"))
+
+    def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
+        logits = forward(batch.images)
+        ce = F.cross_entropy(logits, batch.labels)
+        entropy = mean_entropy(logits)
+        if self.protocol == "code":
+            entropy = entropy / self.num_classes
+        return {"loss": ce - self.weight * entropy, "ce": ce, "entropy": entropy}
+
+
+def mean_entropy(logits: Tensor) -> Tensor:
+    """Return the mean over the batch of -sum_k p_k log p_k."""
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1).mean()

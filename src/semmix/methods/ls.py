@@ -1,0 +1,31 @@
+"""Label smoothing: ask for a little of every class.
+
+References:
+    Müller et al., When Does Label Smoothing Help?, https://arxiv.org/abs/1906.02629
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from semmix._errors import SemmixError
+from semmix.methods._base import Batch, Forward, Method
+
+
+@dataclass(kw_only=True, eq=False)
+class LabelSmoothing(Method):
+    """The mean of -(1 - alpha) log p_y - alpha / K sum_k log p_k."""
+
+    alpha: float = 0.05
+    """Share of the label that is spread evenly over all classes."""
+
+    def __post_init__(self):
+        if not 0 <= self.alpha < 1:
+            raise SemmixError(
+                "alpha must be a share of the label", self.alpha, "use 0 <= alpha < 1"
+            )
+
+    def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
+        logits = forward(batch.images)
+        return {"loss": F.cross_entropy(logits, batch.labels, label_smoothing=self.alpha)}

@@ -1,0 +1,77 @@
+"""What must hold for every method in the folder, the ones not yet written included."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from semmix.classifiers import classifier
+from semmix.methods import Batch, list_methods, method
+
+NUM, CLASSES = 8, 4
+
+
+def make_batch(num_mixed):
+    torch.manual_seed(1)
+    return Batch(
+        images=torch.rand(NUM, 1, 8, 8),
+        labels=torch.arange(NUM) % CLASSES,
+        index=torch.arange(NUM),
+        mixed_images=torch.rand(NUM * num_mixed, 1, 8, 8) if num_mixed else None,
+        mixed_labels=torch.rand(NUM * num_mixed, CLASSES).softmax(-1) if num_mixed else None,
+    )
+
+
+def prepared(name):
+    chosen = method(name, num_classes=CLASSES)
+    batch = make_batch(chosen.num_mixed)
+    chosen.setup(batch.labels)
+    return chosen, batch
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_it_learns(name):
+    chosen, batch = prepared(name)
+    torch.manual_seed(0)
+    net = classifier("small", num_classes=CLASSES, in_channels=1, image_size=8)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(30):
+        optimiser.zero_grad()
+        loss = chosen.step(net, batch)["loss"]
+        loss.backward()
+        optimiser.step()
+        assert torch.isfinite(loss)
+        assert loss.shape == ()
+    net.eval()
+    chosen.end_epoch(net(batch.images).detach(), batch.labels)
+    accuracy = (net(batch.images).argmax(-1) == batch.labels).float().mean()
+    assert accuracy > 0.7
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_the_same_seed_gives_the_same_step(name):
+    losses = []
+    for _ in range(2):
+        chosen, batch = prepared(name)
+        torch.manual_seed(5)
+        net = classifier("small", num_classes=CLASSES, in_channels=1, image_size=8)
+        losses.append(chosen.step(net, batch)["loss"].item())
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_a_step_never_waits_for_the_device(name):
+    # Fake tensors have shapes but no values: reading one, or a shape that depends on one, raises.
+    with FakeTensorMode():
+        chosen, batch = prepared(name)
+        net = classifier("small", num_classes=CLASSES, in_channels=1, image_size=8)
+        chosen.step(net, batch)["loss"].backward()
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_memory_keeps_its_tensors(name):
+    chosen, batch = prepared(name)
+    before = {key: tensor.data_ptr() for key, tensor in chosen.state_dict().items()}
+    net = classifier("small", num_classes=CLASSES, in_channels=1, image_size=8)
+    chosen.step(net, batch)
+    chosen.end_epoch(net(batch.images).detach(), batch.labels)
+    assert before == {key: tensor.data_ptr() for key, tensor in chosen.state_dict().items()}
