@@ -75,3 +75,34 @@ def test_memory_keeps_its_tensors(name):
     chosen.step(net, batch)
     chosen.end_epoch(net(batch.images).detach(), batch.labels)
     assert before == {key: tensor.data_ptr() for key, tensor in chosen.state_dict().items()}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", list_methods())
+def test_a_captured_step_equals_the_plain_one(name):
+    chosen, batch = prepared(name)
+    batch = Batch(**{key: t if t is None else t.cuda() for key, t in vars(batch).items()})
+    chosen.setup(batch.labels)
+    memory = {key: tensor.clone() for key, tensor in chosen.state_dict().items()}
+    net = classifier("small", num_classes=CLASSES, in_channels=1, image_size=8).cuda().eval()
+
+    def step():
+        loss = chosen.step(net, batch)["loss"]
+        loss.backward()
+        return loss
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    chosen.load_state_dict(memory)
+    torch.manual_seed(7)
+    graph.replay()
+    chosen.load_state_dict(memory)
+    torch.manual_seed(7)
+    torch.testing.assert_close(captured, step())
