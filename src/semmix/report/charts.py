@@ -1,0 +1,244 @@
+"""What predictions show, as pictures: SVG text, each with a description in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from markupsafe import Markup
+
+from semmix.calibration import reliability
+from semmix.report.runs import Predictions, Run
+from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_style, tag
+from semmix.report.tables import Estimate, Row, percent
+
+NUM_BINS = 15
+FEW_IMAGES = 10
+"""Bins with fewer images are drawn pale."""
+COVERAGES = np.linspace(0.02, 1, 99)
+"""Where risk is read off; the surest 2 % are too few to tell."""
+Z95 = 1.959964
+"""Two-sided 95 % point of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One bar of a reliability diagram, pooled over seeds."""
+
+    low: float
+    high: float
+    count: float
+    """Images per seed."""
+    confidence: float
+    accuracy: float
+
+    @cached_property
+    def accuracy_range(self) -> tuple[float, float]:
+        """Wilson interval of the accuracy.
+
+        Seeds share their test images, so pooling them adds no images: the count is one seed's.
+        """
+        n, p = self.count, self.accuracy
+        middle = (p + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+        half = Z95 / (1 + Z95**2 / n) * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n * n))
+        return max(middle - half, 0.0), min(middle + half, 1.0)
+
+    def describe(self) -> str:
+        """Return the bin in words."""
+        low, high = self.accuracy_range
+        return (
+            f"confidence {percent(self.low, 0)} to {percent(self.high, 0)}: "
+            f"{self.count:.0f} images, mean confidence {percent(self.confidence)}, "
+            f"right {percent(self.accuracy)} (interval {percent(low)} to {percent(high)})"
+        )
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one diagram or one line shows: a name, and predictions of each seed."""
+
+    name: str
+    members: tuple[Predictions, ...]
+
+    @cached_property
+    def bins(self) -> list[Bin]:
+        """The bins that hold images, pooled over seeds."""
+        probs = np.concatenate([member.probs for member in self.members])
+        labels = np.concatenate([member.labels for member in self.members])
+        columns = zip(*reliability(probs, labels, NUM_BINS), strict=True)
+        return [
+            Bin(low, high, count / len(self.members), confidence, accuracy)
+            for low, high, count, confidence, accuracy in columns
+            if count
+        ]
+
+    @cached_property
+    def risk(self) -> np.ndarray:
+        """Mean error among the surest images, at each of `COVERAGES`."""
+        return np.mean([_risk(member) for member in self.members], axis=0)
+
+    def mean(self, name: str) -> float:
+        """The mean of `confidence` or `correct` over images and seeds."""
+        return float(np.mean([getattr(member, name).mean() for member in self.members]))
+
+    @property
+    def verdict(self) -> str:
+        """Return how far confidence is above or below accuracy, in words."""
+        confidence, accuracy = self.mean("confidence"), self.mean("correct")
+        side = "over-confident" if confidence > accuracy else "under-confident"
+        return (
+            f"{percent(confidence)} sure on average, {percent(accuracy)} right: "
+            f"{side} by {100 * abs(confidence - accuracy):.1f} points"
+        )
+
+
+def _risk(predictions: Predictions) -> np.ndarray:
+    surest_first = np.argsort(-predictions.confidence, kind="stable")
+    errors = np.cumsum(~predictions.correct[surest_first])
+    answered = np.arange(1, len(errors) + 1)
+    return np.interp(COVERAGES, answered / len(errors), errors / answered)
+
+
+def reliability_chart(series: Series, k: int) -> Markup:
+    """Return accuracy against confidence with intervals; the gap to honesty is hatched."""
+    frame = Frame((0, 1), (0, 1), height=330)
+    worst = max(series.bins, key=lambda b: b.count * abs(b.confidence - b.accuracy))
+    return frame.drawing(
+        f"Reliability diagram of {series.name}. The bin that adds most to the error: "
+        f"{worst.describe()}.",
+        frame.axes("confidence, %", "accuracy, %", PERCENT_TICKS, PERCENT_TICKS),
+        *(_reliability_bar(frame, b, k) for b in series.bins),
+        frame.segment((0, 0), (1, 1), "honest"),
+    )
+
+
+def _reliability_bar(frame: Frame, b: Bin, k: int) -> Markup:
+    middle, (low, high) = (b.low + b.high) / 2, b.accuracy_range
+    return tag(
+        "g",
+        tag("title", b.describe()),
+        frame.bar((b.low, b.high), (0, b.accuracy), f"bar {series_style(k)}"),
+        frame.bar((b.low, b.high), (b.accuracy, b.confidence), "gap"),
+        frame.segment((middle, low), (middle, high), "whisker"),
+        class_="few" if b.count < FEW_IMAGES else "",
+    )
+
+
+def confidence_chart(series: Series, k: int) -> Markup:
+    """Return how often each confidence occurs, wrong answers hatched, both means marked."""
+    total = sum(b.count for b in series.bins)
+    top = max(b.count for b in series.bins) / total
+    frame = Frame((0, 1), (0, top), height=170, top=30)
+    return frame.drawing(
+        f"Confidence histogram of {series.name}: {series.verdict}.",
+        frame.axes("confidence, %", "images, %", PERCENT_TICKS, round_ticks(0, top, 100, num=3)),
+        *(_confidence_bar(frame, b, total, k) for b in series.bins),
+        *_means(frame, series),
+    )
+
+
+def _confidence_bar(frame: Frame, b: Bin, total: float, k: int) -> Markup:
+    wrong, every = b.count * (1 - b.accuracy) / total, b.count / total
+    return tag(
+        "g",
+        tag("title", b.describe()),
+        frame.bar((b.low, b.high), (0, wrong), "gap"),
+        frame.bar((b.low, b.high), (wrong, every), f"bar {series_style(k)}"),
+    )
+
+
+def _means(frame: Frame, series: Series) -> list[Markup]:
+    """Return the two means as vertical lines; no name crosses the other's line."""
+    confidence, accuracy = series.mean("confidence"), series.mean("correct")
+    names_on_left = max(confidence, accuracy) > 0.5
+    above, below = (11, 23) if (confidence > accuracy) == names_on_left else (23, 11)
+    return [
+        _mark(frame, confidence, "confidence", "mark", above, names_on_left),
+        _mark(frame, accuracy, "accuracy", "mark dashed", below, names_on_left),
+    ]
+
+
+def _mark(frame: Frame, value: float, name: str, style: str, y: int, name_on_left: bool) -> Markup:
+    x = frame.x(value)
+    place = {"x": x - 4, "class_": "end"} if name_on_left else {"x": x + 4}
+    line = tag("line", x1=x, x2=x, y1=y - 8, y2=frame.height - frame.bottom, class_=style)
+    return line + tag("text", f"{name} {percent(value)}", y=y, **place)
+
+
+def risk_chart(series: Sequence[Series]) -> Markup:
+    """Return the error among the surest images against the share of images answered."""
+    top = max(max(float(s.risk.max()) for s in series) * 1.05, 1e-3)
+    frame = Frame((0, 1), (0, top), height=300)
+    ends = "; ".join(f"{s.name} {percent(s.risk[-1])}" for s in series)
+    return frame.drawing(
+        f"Risk-coverage curves. Error when every image is answered: {ends}.",
+        frame.axes(
+            "images answered, surest first, %",
+            "wrong among them, %",
+            PERCENT_TICKS,
+            round_ticks(0, top, 100),
+        ),
+        *(frame.line(COVERAGES, s.risk, f"line {series_style(k)}") for k, s in enumerate(series)),
+    )
+
+
+def training_chart(rows: Sequence[Row], key: str, name: str, factor: float = 1) -> Markup | None:
+    """Return `key` of stats.jsonl over the epochs: thin lines are runs, thick ones their mean."""
+    curves = [[_curve(run, key) for run in row.runs] for row in rows]
+    values = [y for row in curves for curve in row for y in curve.values() if np.isfinite(y)]
+    if not values:
+        return None
+    low, high = min(values), max(values)
+    pad = 0.05 * (high - low) or 0.5
+    last_epoch = max(max(curve, default=1) for row in curves for curve in row)
+    frame = Frame((0, last_epoch), (max(low - pad, 0), high + pad), height=230, left=34)
+    return frame.drawing(
+        f"{name} over the epochs: {', '.join(row.name for row in rows)}.",
+        frame.axes("epoch", "", round_ticks(0, last_epoch), round_ticks(*frame.y_range, factor)),
+        *(_training_lines(frame, row, k) for k, row in enumerate(curves)),
+    )
+
+
+def _curve(run: Run, key: str) -> dict[int, float]:
+    return {line["epoch"]: line[key] for line in run.stats if line.get(key) is not None}
+
+
+def _training_lines(frame: Frame, curves: list[dict[int, float]], k: int) -> Markup:
+    shared = sorted(set.intersection(*map(set, curves)))
+    mean = [float(np.mean([curve[epoch] for curve in curves])) for epoch in shared]
+    runs = (frame.line(c, c.values(), f"line thin {series_style(k)}") for c in curves)
+    return join([*runs, frame.line(shared, mean, f"line {series_style(k)}")])
+
+
+def forest_chart(rows: Sequence[Row]) -> Markup:
+    """Return ECE and interval of every row: dots as trained, rings after temperature scaling."""
+    every = [value for row in rows for value in (row.before["ece"], row.after["ece"])]
+    top = max(max(v.high if v.has_interval else v.mean for v in every) * 1.05, 1e-3)
+    num = len(rows)
+    frame = Frame((0, top), (0, num), height=42 + 46 * num, left=14, top=2)
+    text = "; ".join(
+        f"{row.name} {percent(row.before['ece'].mean)}, "
+        f"after temperature scaling {percent(row.after['ece'].mean)}"
+        for row in rows
+    )
+    return frame.drawing(
+        f"Expected calibration error: {text}.",
+        frame.axes("ECE, %", "", round_ticks(0, top, 100)),
+        *(_forest_line(frame, row, k, num - k - 1) for k, row in enumerate(rows)),
+    )
+
+
+def _forest_line(frame: Frame, row: Row, k: int, y: int) -> Markup:
+    name = tag("text", row.name, x=frame.left + 4, y=frame.y(y + 0.72), class_="row-name")
+    dot = _forest_dot(frame, row.before["ece"], y + 0.45, f"dot {series_style(k)}")
+    return name + dot + _forest_dot(frame, row.after["ece"], y + 0.18, f"ring {series_style(k)}")
+
+
+def _forest_dot(frame: Frame, value: Estimate, y: float, style: str) -> Markup:
+    dot = frame.dot(value.mean, y, style)
+    if not value.has_interval:
+        return dot
+    return frame.segment((max(value.low, 0), y), (value.high, y), f"range {style}") + dot

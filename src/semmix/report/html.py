@@ -1,0 +1,241 @@
+"""The report on runs: from run folders to one HTML file that opens anywhere, offline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from semmix._errors import SemmixError
+from semmix._progress import say
+from semmix.calibration import ece, interval
+from semmix.report import words
+from semmix.report.charts import Series, forest_chart, training_chart
+from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
+from semmix.report.page import make_breakdown, make_card, make_risks, write_page
+from semmix.report.runs import Run, load_runs
+from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate
+
+MAX_PAIRS = 60
+"""Pairs of classes whose lambda curves are drawn."""
+CURVES = (
+    ("loss", "Training loss", 1),
+    ("val_acc", "Validation accuracy, %", 100),
+    ("val_nll", "Validation NLL", 1),
+    ("val_ece", "Validation ECE, %", 100),
+    ("val_oe", "Validation OE, %", 100),
+    ("val_ue", "Validation UE, %", 100),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """Which runs to report on, and where to."""
+
+    runs: tuple[Path, ...]
+    """Folders of finished runs."""
+    out: Path = Path("report.html")
+    """The file to write."""
+    title: str = "How sure is it really?"
+    """Heading of the page."""
+    baseline: str = "ce"
+    """Method that the others are compared with."""
+    mixsets: Path | None = None
+    """Folder of mixed sets to show; needs the annotation too."""
+    annotation: Path | None = None
+    """Folder of their annotation."""
+    num_sets: int = 45
+    """How many mixed sets to show."""
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise SemmixError("nothing to report on", "no runs", "name at least one run folder")
+        if (self.mixsets is None) != (self.annotation is None):
+            seen = f"mixsets={self.mixsets}, annotation={self.annotation}"
+            raise SemmixError("a gallery needs both folders", seen, "give both or neither")
+
+
+def run_report(config: ReportConfig) -> Path:
+    """Write the report that `config` describes; return its path."""
+    gallery = None
+    if config.mixsets and config.annotation:
+        gallery = open_gallery(config.mixsets, config.annotation, config.num_sets)
+    path = write_report(
+        list(config.runs),
+        config.out,
+        title=config.title,
+        class_names=None,
+        gallery=gallery,
+        baseline=config.baseline,
+    )
+    say(f"wrote {path}")
+    return path
+
+
+def write_report(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    title: str,
+    class_names: Sequence[str] | None = None,
+    gallery: Gallery | None = None,
+    baseline: str = "ce",
+) -> Path:
+    """Write one self-contained HTML file about `runs`; return its path.
+
+    Args:
+        runs: Folders of finished runs, over any methods and seeds.
+        class_names: Names of the classes; by default the runs' own, or numbers.
+        gallery: Mixed sets to show.
+        baseline: The method that the others are compared with.
+    """
+    loaded = load_runs(runs)
+    class_names = class_names or _class_names(loaded[0])
+    rows = aggregate(loaded, baseline)
+    before = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]
+    after = [Series(row.name, tuple(run.after for run in row.runs)) for row in rows]
+    training = _training(rows)
+    return write_page(
+        "report.html",
+        out,
+        title=title,
+        baseline=baseline,
+        rows=rows,
+        names=[row.name for row in rows],
+        num_runs=len(loaded),
+        facts=_facts(rows),
+        sections=_sections(bool(training), gallery is not None),
+        metrics=METRICS,
+        temperature=TEMPERATURE,
+        compared=[row for row in rows if row.change_before],
+        forest=forest_chart(rows),
+        cards=_cards(before, after),
+        training=training,
+        risk=make_risks(before),
+        parts=[make_breakdown(series, class_names) for series in before],
+        lines=[_run_line(row, run) for row in rows for run in row.runs],
+        common=_common_settings(rows),
+        leaks=[row.name for row in rows if any(run.leak for run in row.runs)],
+        **_words(rows),
+        **_sets(gallery, class_names),
+    )
+
+
+def _class_names(run: Run) -> list[str]:
+    """Return the names the run recorded, else the classes' numbers."""
+    num_classes = run.before.probs.shape[1]
+    return run.manifest.get("class_names") or [str(k) for k in range(num_classes)]
+
+
+def _words(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the headline, and two sentences on every row that has a baseline."""
+    compared = [row for row in rows if row.baseline is not None]
+    return {
+        "headline": words.headline(rows),
+        "sentences": {
+            "As trained": [words.sentence(row) for row in compared],
+            "After temperature scaling": [words.sentence_after_scaling(row) for row in compared],
+        },
+    }
+
+
+def _facts(rows: Sequence[Row]) -> list[str]:
+    """Return what the page's first lines say about the runs: data, network, test images."""
+    runs = [run for row in rows for run in row.runs]
+    names = [", ".join(dict.fromkeys(str(run.settings[key]) for run in runs)) for key in TASK]
+    counts = sorted({len(run.before.labels) for run in runs})
+    return [
+        f"data {names[0]}",
+        f"classifier {names[1]}",
+        f"{' or '.join(f'{count:,}' for count in counts)} test images",
+    ]
+
+
+def _sections(has_training: bool, has_sets: bool) -> list[tuple[str, str]]:
+    sections = [("results", "Results"), ("reliability", "Reliability")]
+    sections += [("training", "Training")] if has_training else []
+    sections += [("risk", "Risk")]
+    sections += [("sets", "Mixed sets")] if has_sets else []
+    return [*sections, ("classes", "Classes"), ("runs", "Runs")]
+
+
+def _cards(before: Sequence[Series], after: Sequence[Series]) -> list:
+    cards = [make_card(series, k, "before", "as trained") for k, series in enumerate(before)]
+    scaled = [make_card(s, k, "after", "after temperature scaling") for k, s in enumerate(after)]
+    return cards + scaled
+
+
+def _training(rows: Sequence[Row]) -> list[tuple[str, Markup]]:
+    charts = [(name, training_chart(rows, key, name, factor)) for key, name, factor in CURVES]
+    return [(name, chart) for name, chart in charts if chart]
+
+
+def _run_line(row: Row, run: Run) -> dict[str, Any]:
+    probs, labels = run.before.probs, run.before.labels
+    return {
+        "name": row.name,
+        "seed": run.seed,
+        "accuracy": run.before.correct.mean(),
+        "ece": ece(probs, labels),
+        "ece_range": interval(ece, probs, labels),
+        "temperature": run.temperature,
+        "started": run.env.get("started", "–"),
+        "device": run.env.get("gpu") or "CPU",
+        "folder": run.folder,
+    }
+
+
+def _common_settings(rows: Sequence[Row]) -> list[tuple[str, Any]]:
+    """Return the settings that all rows share."""
+    first, *others = [row.runs[0].settings for row in rows]
+    return [(k, v) for k, v in first.items() if all(o.get(k) == v for o in others)]
+
+
+def _sets(gallery: Gallery | None, class_names: Sequence[str]) -> dict[str, Any]:
+    """Return what the page shows of mixed sets; nothing without a gallery."""
+    if gallery is None:
+        return {"sets": []}
+    shown = [_set(gallery, n, uri, class_names) for n, uri in enumerate(sprites(gallery))]
+    classes = sorted({k for s in shown for k in s["pair"]})
+    pairs = gallery.distinct_pairs
+    charts = [_pair(gallery, pair, class_names) for pair in pairs[:MAX_PAIRS]]
+    return {
+        "sets": shown,
+        "set_size": gallery.lam.shape[1],
+        "num_sets": len(gallery.lam),
+        "set_classes": [(k, class_names[k]) for k in classes],
+        "lambda_chart": lambda_chart(gallery),
+        "pair_charts": charts,
+        "pairs_left_out": len(pairs) - len(charts),
+    }
+
+
+def _pair(
+    gallery: Gallery, pair: tuple[int, int], class_names: Sequence[str]
+) -> tuple[str, Markup]:
+    name = f"{class_names[pair[1]]} → {class_names[pair[0]]}"
+    return name, pair_chart(gallery, pair, name)
+
+
+def _set(gallery: Gallery, n: int, uri: str, class_names: Sequence[str]) -> dict[str, Any]:
+    """Return one set; members rise from class j (lam = 0) to class i (lam = 1)."""
+    i, j = (int(k) for k in gallery.pairs[n])
+    height, width = gallery.images.shape[-2:]
+    return {
+        "sprite": uri,
+        "width": width * gallery.images.shape[1],
+        "height": height,
+        "pair": (i, j),
+        "start": class_names[j],
+        "end": class_names[i],
+        "requested": _two_digits(gallery.lam_requested[n]),
+        "annotated": _two_digits(gallery.lam[n]),
+    }
+
+
+def _two_digits(values: np.ndarray) -> list[str]:
+    return [f"{value:.2f}" for value in values]

@@ -1,0 +1,131 @@
+"""Reading finished runs: every number of a report is computed again from the logits found here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from semmix._artifact import open_artifact
+from semmix._errors import SemmixError
+from semmix._files import read_json
+from semmix.calibration import TemperatureScaler
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Probabilities of one classifier on one split, and the truth."""
+
+    probs: np.ndarray  # [N, K]
+    labels: np.ndarray  # [N]
+
+    @cached_property
+    def confidence(self) -> np.ndarray:
+        """The probability of the predicted class.  # [N]"""
+        return self.probs.max(axis=1)
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """The predicted class.  # [N]"""
+        return self.probs.argmax(axis=1)
+
+    @cached_property
+    def correct(self) -> np.ndarray:
+        """Whether the prediction is right.  # [N]"""
+        return self.predicted == self.labels
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished training run, as its folder tells it."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    env: dict[str, Any]
+    stats: list[dict[str, Any]]
+    before: Predictions
+    """On the test split, as trained."""
+    after: Predictions
+    """On the test split, with the temperature fitted on the validation split."""
+    temperature: float
+
+    @property
+    def seed(self) -> int:
+        """The training seed."""
+        return self.manifest["inputs"]["config"]["seed"]
+
+    @property
+    def leak(self) -> bool:
+        """Whether the generator of its mixed sets may have seen images it is judged on."""
+        return bool(self.manifest.get("leak"))
+
+    @property
+    def command(self) -> str:
+        """The command that makes this run again."""
+        return self.env.get("command", "")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What sets this run's results apart from others, but for the seed; flat."""
+        inputs = self.manifest["inputs"]
+        config = {k: v for k, v in inputs["config"].items() if k not in ("seed", "options")}
+        mixed = inputs.get("mixed") or {}
+        labels = {k: mixed[k] for k in ("labels", "scale") if mixed.get(k) is not None}
+        return {"dataset": inputs["dataset"], **config, **inputs["config"]["options"], **labels}
+
+
+def load_runs(folders: Iterable[Path]) -> list[Run]:
+    """Return the runs in `folders`, in the given order."""
+    return [load_run(folder) for folder in folders]
+
+
+def load_run(folder: Path) -> Run:
+    """Return the finished run in `folder`, with its temperature fitted anew."""
+    folder = Path(folder)
+    artifact = open_artifact(folder, "config.json", "run")
+    if not artifact.finished:
+        raise SemmixError(
+            f"{folder} is not finished", "half done", "run its training command again"
+        )
+    val_logits, val_labels = _read_logits(folder / "logits-val.safetensors")
+    logits, labels = _read_logits(folder / "logits-test.safetensors")
+    scaler = TemperatureScaler().fit(val_logits, val_labels)
+    return Run(
+        folder=folder,
+        manifest=artifact.manifest,
+        env=read_json(folder / "env.json"),
+        stats=_read_stats(folder / "stats.jsonl"),
+        before=Predictions(_softmax(logits), labels),
+        after=Predictions(np.asarray(scaler.transform(logits)), labels),
+        temperature=float(scaler.temperature),
+    )
+
+
+def _read_stats(path: Path) -> list[dict[str, Any]]:
+    """Return one dict per epoch; a run without a curve (logits from elsewhere) has none."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits as float64 [N, K] and labels as int64 [N]."""
+    try:
+        tensors = load_file(path)
+        logits, labels = tensors["logits"], tensors["labels"]
+    except (OSError, SafetensorError, KeyError) as error:
+        fix = "a finished run holds logits and labels of its validation and test split"
+        raise SemmixError(f"cannot read {path}", error, fix) from error
+    return logits.double().numpy(), labels.long().numpy()
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(logits).softmax(dim=1).numpy()

@@ -1,0 +1,350 @@
+"""Results over seeds: mean and interval per method, paired differences, and four ways to print."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from semmix._errors import SemmixError, unknown_name
+from semmix.calibration import summary
+from semmix.report.runs import Predictions, Run
+
+LEVEL = 0.95
+"""Coverage of every interval."""
+TASK = ("dataset", "classifier")
+"""Settings in which rows must agree to be compared."""
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """Return a share in per cent, its sign kept on the same line.
+
+    >>> percent(0.957)
+    '95.7\xa0%'
+    """
+    return f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is named and shown."""
+
+    key: str
+    """Its name in `semmix.calibration.summary`."""
+    name: str
+    percent: bool = True
+    higher_is_better: bool = False
+    digits: int = 2
+
+    def show(self, value: float, signed: bool = False) -> str:
+        """Return the value as a reader expects it, per cent without its sign.
+
+        >>> Metric("ece", "ECE").show(-0.0152, signed=True)
+        '−1.52'
+        """
+        scaled = 100 * value if self.percent else value
+        sign = "+" if signed else ""
+        return f"{scaled:{sign}.{self.digits}f}".replace("-", "−")
+
+    @property
+    def unit(self) -> str:
+        return " %" if self.percent else ""
+
+
+METRICS = (
+    Metric("acc", "Accuracy", higher_is_better=True),
+    Metric("ece", "ECE"),
+    Metric("aece", "AECE"),
+    Metric("oe", "OE"),
+    Metric("ue", "UE"),
+    Metric("nll", "NLL", percent=False, digits=3),
+    Metric("brier", "Brier", percent=False, digits=3),
+)
+ACCURACY, ECE, _, _, _, NLL, _ = METRICS
+TEMPERATURE = Metric("temperature", "T", percent=False)
+
+METHOD_NAMES = {
+    "ce": "CE", "ls": "LS", "ecp": "ECP", "mmce": "MMCE", "mmce_w": "MMCE-w", "fl": "FL",
+    "flsd": "FLSD", "crl": "CRL", "cpc": "CPC", "mbls": "MbLS", "fcl": "FCL", "mixup": "Mixup",
+    "regmixup": "RegMixup", "augmix": "AugMix", "rankmixup": "RankMixup", "cals": "CALS",
+    "remix": "Remix", "unimix": "UniMix", "csm": "CSM",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its t-interval; one seed alone has no interval."""
+
+    mean: float
+    half_width: float
+    num: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half_width
+
+    @property
+    def has_interval(self) -> bool:
+        return self.num > 1
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether chance among seeds is an unlikely reason for the difference."""
+        return self.has_interval and (self.low > 0 or self.high < 0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a results table: a method with its options, over seeds."""
+
+    name: str
+    runs: tuple[Run, ...]
+    before: dict[str, Estimate]
+    """Metrics on the test split, as trained."""
+    after: dict[str, Estimate]
+    """The same after temperature scaling."""
+    temperature: Estimate
+    baseline: Row | None
+    """The row to compare with: same data set and classifier. None for the baseline itself."""
+    change_before: dict[str, Estimate]
+    """Paired differences to the baseline over the seeds both have; empty without a baseline."""
+    change_after: dict[str, Estimate]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.seed for run in self.runs]
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean and its 95 % Student-t interval.
+
+    >>> round(estimate([1.0, 2.0, 3.0]).half_width, 4)
+    2.4841
+    """
+    from scipy.special import stdtrit
+
+    num, mean = len(values), float(np.mean(values))
+    if num < 2:
+        return Estimate(mean, math.nan, num)
+    error = float(np.std(values, ddof=1)) / math.sqrt(num)
+    return Estimate(mean, float(stdtrit(num - 1, (1 + LEVEL) / 2)) * error, num)
+
+
+def aggregate(runs: Sequence[Run], baseline: str = "ce") -> list[Row]:
+    """Return one row per group of runs that differ in nothing but the seed, baselines first.
+
+    A row is compared with the row of method `baseline` that was made most like it, on the same
+    data set with the same classifier.
+    """
+    groups = _group(runs)
+    names = _row_names([group[0].settings for group in groups])
+    measured = {id(run): (_measure(run.before), _measure(run.after)) for run in runs}
+    rows: list[Row] = []
+    for name, group in sorted(
+        zip(names, groups, strict=True), key=lambda item: item[1][0].settings["method"] != baseline
+    ):
+        rows.append(_make_row(name, group, _find_baseline(group[0], rows, baseline), measured))
+    return rows
+
+
+def _group(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """Return the runs of each row, by seed."""
+    groups: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        seeds = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
+        if run.seed in seeds:
+            raise SemmixError(
+                "two runs have the same settings and seed",
+                f"{seeds[run.seed].folder} and {run.folder}",
+                "leave one of them out",
+            )
+        seeds[run.seed] = run
+    return [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
+
+
+def _row_names(settings: list[dict[str, Any]]) -> list[str]:
+    """Return for each row its method and, of its other settings, only what tells rows apart."""
+    return [_row_name(mine, settings) for mine in settings]
+
+
+def _row_name(mine: dict[str, Any], settings: list[dict[str, Any]]) -> str:
+    peers = [other for other in settings if other["method"] == mine["method"]]
+    task = [str(mine[key]) for key in TASK if len({other[key] for other in settings}) > 1]
+    details = [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in mine.items()
+        if key not in TASK and any(peer.get(key) != value for peer in peers)
+    ]
+    method = METHOD_NAMES.get(mine["method"], mine["method"])
+    return f"{method} ({', '.join(task + details)})" if task + details else method
+
+
+def _find_baseline(run: Run, rows: list[Row], baseline: str) -> Row | None:
+    """Return the baseline's row that shares most settings with `run`, if it is not one itself."""
+    mine = run.settings
+    if mine["method"] == baseline:
+        return None
+
+    def shared(row: Row) -> int:
+        theirs = row.runs[0].settings
+        return sum(theirs.get(key) == value for key, value in mine.items())
+
+    candidates = [
+        row
+        for row in rows
+        if row.runs[0].settings["method"] == baseline
+        and all(row.runs[0].settings[key] == mine[key] for key in TASK)
+    ]
+    return max(candidates, key=shared, default=None)
+
+
+def _measure(predictions: Predictions) -> dict[str, float]:
+    values = summary(predictions.probs, predictions.labels)
+    return {metric.key: float(values[metric.key]) for metric in METRICS}
+
+
+def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None, measured: dict) -> Row:
+    before, after = ([measured[id(run)][k] for run in runs] for k in (0, 1))
+    partners = {run.seed: run for run in baseline.runs} if baseline else {}
+    pairs = [(measured[id(r)], measured[id(partners[r.seed])]) for r in runs if r.seed in partners]
+    return Row(
+        name=name,
+        runs=runs,
+        before=_estimates(before),
+        after=_estimates(after),
+        temperature=estimate([run.temperature for run in runs]),
+        baseline=baseline,
+        change_before=_changes([(mine[0], theirs[0]) for mine, theirs in pairs]),
+        change_after=_changes([(mine[1], theirs[1]) for mine, theirs in pairs]),
+    )
+
+
+def _estimates(values: list[dict[str, float]]) -> dict[str, Estimate]:
+    return {m.key: estimate([v[m.key] for v in values]) for m in METRICS}
+
+
+def _changes(pairs: list[tuple[dict[str, float], dict[str, float]]]) -> dict[str, Estimate]:
+    if not pairs:
+        return {}
+    return _estimates([{key: a[key] - b[key] for key in a} for a, b in pairs])
+
+
+def show_estimate(metric: Metric, value: Estimate) -> str:
+    """Return `1.52 ± 0.21`, or `1.52` for one seed."""
+    if not value.has_interval:
+        return metric.show(value.mean)
+    return f"{metric.show(value.mean)} ± {metric.show(value.half_width)}"
+
+
+def show_change(metric: Metric, value: Estimate) -> str:
+    """Return `−1.70 [−2.10, −1.30]`, or `−1.70` for one shared seed."""
+    if not value.has_interval:
+        return metric.show(value.mean, signed=True)
+    ends = ", ".join(metric.show(end, signed=True) for end in (value.low, value.high))
+    return f"{metric.show(value.mean, signed=True)} [{ends}]"
+
+
+def render(rows: Sequence[Row], form: str = "text") -> str:
+    """Return the table as `text`, `markdown`, `latex` or `csv`."""
+    renderers: dict[str, Callable[[Sequence[Row]], str]] = {
+        "text": _text, "markdown": _markdown, "latex": _latex, "csv": _csv,
+    }  # fmt: skip
+    if form not in renderers:
+        raise unknown_name("table form", form, renderers)
+    return renderers[form](rows)
+
+
+def _header() -> list[str]:
+    before = [f"{m.name}{m.unit}" for m in (ACCURACY, ECE, NLL)]
+    return ["Method", "Seeds", *before, "T", "ECE % after T", "ECE % less baseline's"]
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.name,
+        str(len(row.runs)),
+        *(show_estimate(m, row.before[m.key]) for m in (ACCURACY, ECE, NLL)),
+        TEMPERATURE.show(row.temperature.mean),
+        show_estimate(ECE, row.after["ece"]),
+        show_change(ECE, row.change_before["ece"]) if row.change_before else "–",
+    ]
+
+
+def _text(rows: Sequence[Row]) -> str:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD)
+    for k, name in enumerate(_header()):
+        table.add_column(name, justify="left" if k == 0 else "right", no_wrap=k == 0)
+    for row in rows:
+        table.add_row(*map(Text, _cells(row)))  # Text: names are never read as markup
+    file = io.StringIO()
+    Console(file=file, width=shutil.get_terminal_size((110, 24)).columns).print(table)
+    return file.getvalue()
+
+
+def _markdown(rows: Sequence[Row]) -> str:
+    lines = [_header(), ["---", *["---:"] * (len(_header()) - 1)], *map(_cells, rows)]
+    return "".join(f"| {' | '.join(_escape_markdown(c) for c in line)} |\n" for line in lines)
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _latex(rows: Sequence[Row]) -> str:
+    lines = [r"\begin{tabular}{l" + "r" * (len(_header()) - 1) + "}", r"\toprule"]
+    body = [" & ".join(map(_escape_latex, line)) + r" \\" for line in map(_cells, rows)]
+    head = " & ".join(map(_escape_latex, _header())) + r" \\"
+    return "\n".join([*lines, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "−": r"$-$", "–": "--",
+}  # fmt: skip
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    """Return every number in full precision: one line per row, metric and temperature setting."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["method", "seeds", "metric", "temperature", "mean", "low", "high",
+                     "change", "change_low", "change_high", "pairs"])  # fmt: skip
+    for row in rows:
+        writer.writerows(_csv_lines(row, "no", row.before, row.change_before))
+        writer.writerows(_csv_lines(row, "yes", row.after, row.change_after))
+    return file.getvalue()
+
+
+def _csv_lines(
+    row: Row, scaled: str, values: dict[str, Estimate], changes: dict[str, Estimate]
+) -> list[list]:
+    seeds = " ".join(map(str, row.seeds))
+    lines = []
+    for key, value in values.items():
+        line = [row.name, seeds, key, scaled, value.mean, value.low, value.high]
+        change = changes.get(key)
+        lines.append(
+            [*line, *([change.mean, change.low, change.high, change.num] if change else [""] * 4)]
+        )
+    return lines

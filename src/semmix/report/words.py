@@ -1,0 +1,82 @@
+"""The results in plain words, no stronger than the numbers allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from semmix.report.tables import ECE, Estimate, Row, percent
+
+SAME_ACCURACY = 0.005
+"""Accuracies whose difference surely stays within half a point are called the same."""
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """Return one sentence on the row with the lowest mean ECE."""
+    best = min(rows, key=lambda row: row.before["ece"].mean)
+    if best.baseline is not None:
+        return sentence(best)
+    numbers = f"ECE {percent(best.before['ece'].mean)}, {_seeds(len(best.runs))}"
+    if len(rows) == 1:
+        return f"{best.name}: {numbers}."
+    return f"No method here is better calibrated than {best.name} ({numbers})."
+
+
+def sentence(row: Row) -> str:
+    """Return how `row` compares with its baseline, both as trained."""
+    assert row.baseline is not None
+    return _compare(row.name, row.baseline.name, row.before, row.baseline.before, row.change_before)
+
+
+def sentence_after_scaling(row: Row) -> str:
+    """Return how `row` compares with its baseline, both after temperature scaling."""
+    assert row.baseline is not None
+    return _compare(row.name, row.baseline.name, row.after, row.baseline.after, row.change_after)
+
+
+def _compare(
+    name: str,
+    other_name: str,
+    values: Mapping[str, Estimate],
+    others: Mapping[str, Estimate],
+    changes: Mapping[str, Estimate],
+) -> str:
+    if not changes:
+        return f"{name} and {other_name} share no seed, so they are not compared."
+    mine, theirs, change = values["ece"], others["ece"], changes["ece"]
+    numbers = f"ECE {percent(mine.mean)} against {percent(theirs.mean)}"
+    if not change.has_interval:
+        return f"{name} has {numbers} of {other_name}, on one seed: it may be chance."
+    if not change.excludes_zero:
+        return (
+            f"{name} shows no clear difference in calibration from {other_name} "
+            f"({numbers}; difference {_points(change)}; {_seeds(change.num)})."
+        )
+    return (
+        f"{name} is {_how_much(mine.mean, theirs.mean, change)} calibrated than {other_name} "
+        f"{_accuracy(changes['acc'])} ({numbers}, {_seeds(change.num)})."
+    )
+
+
+def _how_much(mine: float, theirs: float, change: Estimate) -> str:
+    """Return the ratio of the means in words; the paired difference decides the direction."""
+    word, high, low = ("better", theirs, mine) if change.mean < 0 else ("worse", mine, theirs)
+    ratio = high / max(low, 1e-9)
+    return f"{ratio:.1f} times {word}" if ratio >= 1.1 else f"slightly {word}"
+
+
+def _accuracy(change: Estimate) -> str:
+    if change.excludes_zero:
+        joint, word = ("and", "more") if change.mean > 0 else ("but", "less")
+        return f"{joint} {100 * abs(change.mean):.1f} points {word} accurate"
+    if max(abs(change.low), abs(change.high)) <= SAME_ACCURACY:
+        return "at the same accuracy"
+    return "with no clear difference in accuracy"
+
+
+def _points(change: Estimate) -> str:
+    mean, low, high = (ECE.show(v, signed=True) for v in (change.mean, change.low, change.high))
+    return f"{mean} points, interval {low} to {high}"
+
+
+def _seeds(num: int) -> str:
+    return f"{num}\N{NO-BREAK SPACE}seeds" if num > 1 else "one seed"
