@@ -77,7 +77,7 @@ class GeneratorConfig:
     """Part of the run in which the learning rate rises to `lr`."""
     decay: float = 0.35
     """Part of the run, at its end, in which the learning rate falls to 0."""
-    ema_lengths: tuple[float, ...] = (0.05, 0.02, 0.1)
+    ema_lengths: tuple[float, ...] = (0.1, 0.05, 0.15)
     """Lengths of the weight averages as parts of the run; held-out images choose, or the first."""
     label_dropout: float = 0.0
     """Part of the images shown without their class; 0.1 where guidance is wanted."""
@@ -290,9 +290,8 @@ def held_out_losses(
     noise = torch.randn(images.shape, generator=fixed)
     ranks = (torch.randperm(len(images), generator=fixed) + 0.5) / len(images)
     sigma = (P_MEAN + P_STD * torch.special.ndtri(ranks)).exp()
-    batches = list(
-        zip(*(t.split(batch_size) for t in (images, classes, sigma, noise)), strict=True)
-    )
+    parts = (images.float() / 127.5 - 1, classes, sigma, noise)
+    batches = list(zip(*(part.split(batch_size) for part in parts), strict=True))
     return [_mean_loss(network, batches) for network in networks]
 
 
