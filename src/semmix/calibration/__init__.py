@@ -1,12 +1,29 @@
 """Measuring and mending calibration: metrics, intervals and tests, post-hoc calibrators."""
 
+from semmix.calibration._bins import Reliability
 from semmix.calibration._calibrator import Calibrator, load_calibrator
-from semmix.calibration._toplabel import Reliability, TopLabel, top_label
-from semmix.calibration.intervals import Interval, interval
+from semmix.calibration._toplabel import TopLabel, top_label
+from semmix.calibration.agreement import (
+    entropy_correlation,
+    human_agreement,
+    kl_divergence,
+    total_variation,
+)
+from semmix.calibration.intervals import (
+    Difference,
+    Interval,
+    MeanInterval,
+    ece_of_chance,
+    interval,
+    mean_interval,
+    paired_difference,
+    sample_size_warning,
+)
 from semmix.calibration.metrics import (
     accuracy,
     aece,
     brier,
+    brier_decomposition,
     classwise_ece,
     debiased_ece,
     ece,
@@ -21,34 +38,53 @@ from semmix.calibration.metrics import (
     weighted_oe,
     weighted_ue,
 )
-from semmix.calibration.ood import ood_auroc
-from semmix.calibration.proximity import piece
+from semmix.calibration.neighbours import piece, proximity
+from semmix.calibration.ood import ood_aupr, ood_auroc, ood_fpr, ood_score
+from semmix.calibration.selective import RiskCoverage, aurc, risk_coverage
 from semmix.calibration.temperature import TemperatureScaler
 
 __all__ = [
     "Calibrator",
+    "Difference",
     "Interval",
+    "MeanInterval",
     "Reliability",
+    "RiskCoverage",
     "TemperatureScaler",
     "TopLabel",
     "accuracy",
     "aece",
+    "aurc",
     "brier",
+    "brier_decomposition",
     "classwise_ece",
     "debiased_ece",
     "ece",
+    "ece_of_chance",
     "entropy",
+    "entropy_correlation",
+    "human_agreement",
     "interval",
+    "kl_divergence",
     "load_calibrator",
     "mce",
+    "mean_interval",
     "nll",
     "oe",
+    "ood_aupr",
     "ood_auroc",
+    "ood_fpr",
+    "ood_score",
+    "paired_difference",
     "piece",
+    "proximity",
     "reliability",
+    "risk_coverage",
+    "sample_size_warning",
     "smooth_ece",
     "summary",
     "top_label",
+    "total_variation",
     "ue",
     "weighted_oe",
     "weighted_ue",

@@ -1,43 +1,21 @@
 """The top label of each sample, and every metric that needs nothing else.
 
-A metric here depends on the samples only through (confidence, correct, weight), so intervals
-resample these few numbers and never look at the probabilities again.
+A metric here depends on a sample only through (confidence, correct, weight), so intervals resample
+these few numbers and never look at the probabilities again.
 """
 
 from __future__ import annotations
 
 import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from semmix._errors import SemmixError
+from semmix.calibration._bins import BinSums, bin_index, check_bins
 from semmix.calibration._inputs import Array, as_vector, check_samples, prob_blocks
 from semmix.calibration._smooth import smooth_calibration_error
-
-
-class Reliability(NamedTuple):
-    """What a reliability diagram shows of each bin `(lower, upper]`; empty bins hold NaN."""
-
-    lower: Array
-    upper: Array
-    count: Array
-    confidence: Array
-    accuracy: Array
-
-
-class BinSums(NamedTuple):
-    """Weight, weighted confidence and weighted correctness of each bin."""
-
-    weight: Array
-    confidence: Array
-    correct: Array
-
-    @property
-    def gap(self) -> Array:
-        """Each bin's share of (confidence - accuracy), positive where overconfident."""
-        return (self.confidence - self.correct) / self.weight.sum()
 
 
 class TopLabel:
@@ -69,29 +47,20 @@ class TopLabel:
         ranked = self.confidence[self.order]
         return np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
 
-    def cumulated(self, values: Array) -> Array:
-        """Return weighted sums of `values` up to the end of each run of ties, after a leading 0."""
+    def tie_sums(self, values: Array) -> Array:
+        """Return weighted sums of `values` over each run of ties, by rising confidence."""
         totals = np.cumsum((self.weights * values)[self.order])[self.tie_ends]
-        return np.concatenate([[0.0], totals])
+        return np.diff(totals, prepend=0.0)
 
-    def bin_sums(self, bins: int) -> BinSums:
-        """Return the sums over `bins` equal-width bins `(lower, upper]`."""
+    def bin_sums(self, bins: int = 15) -> BinSums:
+        """Return the sums over `bins` bins `(lower, upper]` of equal width."""
         if bins not in self._index:
-            self._index[bins] = bin_index(self.confidence, bins)
+            self._index[bins] = bin_index(self.confidence, check_bins(bins))
         index, weights = self._index[bins], self.weights
         return BinSums(
             np.bincount(index, weights, bins),
             np.bincount(index, weights * self.confidence, bins),
             np.bincount(index, weights * self.correct, bins),
-        )
-
-    def reliability(self, bins: int) -> Reliability:
-        """Return weight, mean confidence and accuracy of each bin."""
-        sums = self.bin_sums(bins)
-        edges = np.arange(bins + 1) / bins
-        filled = np.where(sums.weight > 0, sums.weight, np.nan)
-        return Reliability(
-            edges[:-1], edges[1:], sums.weight, sums.confidence / filled, sums.correct / filled
         )
 
     def mean(self, values: Array) -> float:
@@ -105,40 +74,62 @@ class TopLabel:
         return self.mean(self.confidence)
 
     def ece(self, bins: int = 15) -> float:
-        return float(np.abs(self.bin_sums(bins).gap).sum())
+        return self.bin_sums(bins).ece()
 
     def oe(self, bins: int = 15) -> float:
-        return float(np.maximum(self.bin_sums(bins).gap, 0).sum())
+        return self.bin_sums(bins).oe()
 
     def ue(self, bins: int = 15) -> float:
-        return float(np.maximum(-self.bin_sums(bins).gap, 0).sum())
+        return self.bin_sums(bins).ue()
 
     def weighted_oe(self, bins: int = 15) -> float:
-        return _confidence_weighted(self.bin_sums(bins), sign=1)
+        return self.bin_sums(bins).weighted_oe()
 
     def weighted_ue(self, bins: int = 15) -> float:
-        return _confidence_weighted(self.bin_sums(bins), sign=-1)
+        return self.bin_sums(bins).weighted_ue()
 
     def mce(self, bins: int = 15) -> float:
-        sums = self.bin_sums(bins)
-        filled = sums.weight > 0
-        return float(np.abs((sums.confidence - sums.correct)[filled] / sums.weight[filled]).max())
-
-    def aece(self, bins: int = 15) -> float:
-        mass = self.cumulated(np.ones(len(self.weights)))
-        gap = self.cumulated(self.confidence - self.correct)
-        # Between the ends of a run of ties the sums grow in proportion: ties are shared out.
-        at_chunk_ends = np.interp(mass[-1] * chunk_ends(len(self.weights), bins), mass, gap)
-        return float(np.abs(np.diff(at_chunk_ends)).sum() / mass[-1])
+        return self.bin_sums(bins).mce()
 
     def debiased_ece(self, bins: int = 15, power: int = 1) -> float:
         if power not in (1, 2):
             raise SemmixError("power must be 1 or 2", power, "1 debiases ECE, 2 its squared form")
-        return debiased(self.bin_sums(bins), power)
+        return self.bin_sums(bins).debiased_ece(power)
+
+    def aece(self, bins: int = 15) -> float:
+        mass = np.cumsum(self.tie_sums(np.ones(len(self.weights))))
+        gap = np.cumsum(self.tie_sums(self.confidence - self.correct))
+        ends = mass[-1] * chunk_ends(len(self.weights), check_bins(bins))
+        # Within a run of ties both sums grow in proportion: chunks that meet there share it.
+        at_ends = np.interp(ends, np.append(0.0, mass), np.append(0.0, gap))
+        return float(np.abs(np.diff(at_ends)).sum() / mass[-1])
+
+    def ece_of_chance(self, bins: int = 15) -> float:
+        variances = self.weights**2 * self.confidence * (1 - self.confidence)
+        deviations = np.sqrt(np.bincount(bin_index(self.confidence, bins), variances, bins))
+        return float(np.sqrt(2 / np.pi) * deviations.sum() / self.weights.sum())
 
     def smooth_ece(self) -> float:
         gaps = self.weights * (self.confidence - self.correct) / self.weights.sum()
         return smooth_calibration_error(self.confidence, gaps)
+
+    def aurc(self) -> float:
+        """The mean over k of the error rate among the k most confident samples.
+
+        Within a run of W ties after a total of C with E errors, the expected error rate at C + k is
+        r + (E - C r) / (C + k), with r the run's own rate; summed over k by harmonic numbers.
+        """
+        from scipy.special import digamma
+
+        # Scaled to a mean of one, weights count samples as the harmonic numbers need.
+        scale = len(self.weights) / self.weights.sum()
+        mass = scale * self.tie_sums(np.ones(len(self.weights)))[::-1]
+        errors = scale * self.tie_sums(1 - self.correct)[::-1]
+        mass, errors = mass[mass > 0], errors[mass > 0]
+        before, errors_before = np.cumsum(mass) - mass, np.cumsum(errors) - errors
+        rate = errors / mass
+        harmonic = digamma(before + mass + 1) - digamma(before + 1)
+        return float((errors + (errors_before - before * rate) * harmonic).sum() / mass.sum())
 
 
 def top_label(
@@ -157,25 +148,6 @@ def top_label(
     return TopLabel(np.concatenate(confidence), correct.astype(np.float64), weights)
 
 
-def bin_index(values: Array, bins: int) -> Array:
-    """Return which of `bins` bins `(m/bins, (m+1)/bins]` holds each value; 0 joins the first.
-
-    Edges are rounded to the values' own type, so that 0.6 stored in float32 is still the edge 9/15.
-    """
-    edges = (np.arange(bins + 1) / bins).astype(values.dtype)
-    index = np.clip(np.ceil(values * bins).astype(np.int64) - 1, 0, bins - 1)
-    # The product may round across an edge: compare with the edges themselves.
-    index -= (values <= edges[index]) & (index > 0)
-    index += (values > edges[index + 1]) & (index < bins - 1)
-    return index
-
-
-def chunk_ends(num_samples: int, bins: int) -> Array:
-    """Return where `bins` chunks of equal count end, as fractions; larger chunks come first."""
-    sizes = num_samples // bins + (np.arange(bins) < num_samples % bins)
-    return np.concatenate([[0], np.cumsum(sizes)]) / num_samples
-
-
 def sample_weights(labels: Array, class_weights: Any, num_classes: int) -> Array | None:
     """Return each sample's weight, that of its class; soft labels mix the weights."""
     if class_weights is None:
@@ -190,35 +162,7 @@ def sample_weights(labels: Array, class_weights: Any, num_classes: int) -> Array
     return weights
 
 
-def debiased(sums: BinSums, power: int) -> float:
-    """Return the binned error less the part that sampling noise alone would show.
-
-    power 2: Kumar et al. 2019, eq. 4: subtract each bin's variance of the accuracy, then the root.
-    power 1: twice the plug-in less its mean under Gaussian noise of that variance (folded normal).
-    """
-    filled = sums.weight > 0
-    weight = sums.weight[filled]
-    share = weight / weight.sum()
-    accuracy = sums.correct[filled] / weight
-    gap = sums.confidence[filled] / weight - accuracy
-    spread = accuracy * (1 - accuracy)
-    if power == 2:
-        # A bin of one sample has no variance of its own; it keeps its plug-in value.
-        squared = gap**2 - np.divide(spread, weight - 1, out=np.zeros_like(gap), where=weight > 1)
-        return float(np.sqrt(max(np.dot(share, squared), 0.0)))
-    expected = _mean_absolute(gap, np.sqrt(spread / weight))
-    return float(max(np.dot(share, 2 * np.abs(gap) - expected), 0.0))
-
-
-def _mean_absolute(mean: Array, deviation: Array) -> Array:
-    """Return E|X| for X ~ N(mean, deviation²)."""
-    from scipy.special import erf
-
-    ratio = np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 0)
-    noise = deviation * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2)
-    return np.where(deviation > 0, noise + mean * erf(ratio / np.sqrt(2)), np.abs(mean))
-
-
-def _confidence_weighted(sums: BinSums, sign: int) -> float:
-    mean_confidence = sums.confidence / np.maximum(sums.weight, np.finfo(float).tiny)
-    return float(np.dot(mean_confidence, np.maximum(sign * sums.gap, 0)))
+def chunk_ends(num_samples: int, bins: int) -> Array:
+    """Return where `bins` chunks of equal count end, as fractions; larger chunks come first."""
+    sizes = num_samples // bins + (np.arange(bins) < num_samples % bins)
+    return np.append(0, np.cumsum(sizes)) / num_samples

@@ -1,6 +1,6 @@
-"""How far a number may be trusted: bootstrap intervals over samples."""
+"""How far a number may be trusted: intervals, tests between models, seeds, few samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from semmix._errors import SemmixError
 from semmix.calibration import metrics
-from semmix.calibration._inputs import Array, as_numpy, as_probs, check_samples
+from semmix.calibration._inputs import Array, as_numpy, as_probs, as_rows, as_vector, check_samples
 from semmix.calibration._toplabel import TopLabel, top_label
 
 Metric = Callable[..., float]
@@ -22,6 +22,23 @@ class Interval(NamedTuple):
     high: float
 
 
+class Difference(NamedTuple):
+    """Metric of model A less that of model B, its interval, and how easily chance gives as much."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+class MeanInterval(NamedTuple):
+    """A mean and the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
 def interval(
     metric: Metric,
     probs: Any,
@@ -30,40 +47,122 @@ def interval(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Return the bootstrap interval of any `metric(probs, labels)` over resampled samples.
+    """Return the bootstrap interval of any `metric(probs, labels)`, resampling samples.
+
+    The interval is pivotal: what resampling adds to the measured value is taken off it. ECE and its
+    kin grow when samples are resampled, and the plain percentile interval of a calibrated model
+    would lie wholly above the truth. It always contains the measured value.
 
     Metrics of this package are resampled through the few numbers they need of each sample, any
     other callable by indexing; `functools.partial` passes options such as `bins`.
     """
-    _check_level(level, resamples)
+    _check(level, resamples)
     measure, num_samples = prepare(metric, probs, labels)
-    values = resample(measure, num_samples, resamples, seed)
-    tail = (1 - level) / 2
-    low, high = np.quantile(values, [tail, 1 - tail])
     value = measure(np.ones(num_samples))
-    return Interval(float(min(low, value)), float(max(high, value)))
+    values = np.array([measure(counts) for counts in bootstrap(num_samples, resamples, seed)])
+    low, high = pivotal(value, values, level)
+    floor = 0.0 if values.min() >= 0 else -np.inf
+    return Interval(float(max(min(low, value), floor)), float(max(high, value)))
+
+
+def paired_difference(
+    metric: Metric,
+    probs_a: Any,
+    probs_b: Any,
+    labels: Any,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Difference:
+    """Return metric(A) - metric(B) on the same samples, with a paired bootstrap test.
+
+    Both models see the same resamples, so what makes samples hard or easy cancels. The p-value is
+    two-sided: how often a resampled difference strays from the measured one by as much as that one
+    from zero.
+    """
+    _check(level, resamples)
+    (measure_a, num_samples), (measure_b, num_b) = (
+        prepare(metric, probs, labels) for probs in (probs_a, probs_b)
+    )
+    if num_samples != num_b:
+        seen = f"{num_samples} and {num_b} samples"
+        raise SemmixError("the models saw different samples", seen, "compare them on the same ones")
+    ones = np.ones(num_samples)
+    value = measure_a(ones) - measure_b(ones)
+    draws = bootstrap(num_samples, resamples, seed)
+    values = np.array([measure_a(counts) - measure_b(counts) for counts in draws])
+    strays = int((np.abs(values - value) >= abs(value)).sum())
+    return Difference(value, *pivotal(value, values, level), (strays + 1) / (resamples + 1))
+
+
+def mean_interval(values: Any, level: float = 0.95) -> MeanInterval:
+    """Return the mean over seeds and its Student t interval; NaN ends for a single value."""
+    from scipy.special import stdtrit
+
+    values = as_vector(values, "values")
+    _check(level, resamples=1)
+    mean, count = float(values.mean()), len(values)
+    if count == 1:
+        return MeanInterval(mean, float("nan"), float("nan"))
+    half = stdtrit(count - 1, (1 + level) / 2) * values.std(ddof=1) / np.sqrt(count)
+    return MeanInterval(mean, float(mean - half), float(mean + half))
+
+
+def ece_of_chance(probs: Any, labels: Any, bins: int = 15) -> float:
+    """Return the ECE that a perfectly calibrated model with these confidences would show.
+
+    Each bin's accuracy strays from its confidence by chance; an ECE near this value is no evidence
+    of miscalibration. It falls with the root of the number of samples.
+    """
+    return top_label(probs, labels).ece_of_chance(bins)
+
+
+def sample_size_warning(probs: Any, labels: Any, bins: int = 15) -> str | None:
+    """Return a sentence when chance explains much of the ECE, else None."""
+    top = top_label(probs, labels)
+    measured, chance = top.ece(bins), top.ece_of_chance(bins)
+    if 2 * chance < measured:
+        return None
+    return (
+        f"{len(top.weights)} samples in {bins} bins are few: a perfectly calibrated model would "
+        f"show an ECE near {chance:.4f}, this one shows {measured:.4f}; see debiased_ece"
+    )
 
 
 def prepare(metric: Metric, probs: Any, labels: Any) -> tuple[Weighted, int]:
-    """Return a function of the samples' multiplicities `[N]`, and N."""
+    """Return the metric as a function of the samples' multiplicities `[N]`, and N."""
     inner, options = (metric.func, metric.keywords) if isinstance(metric, partial) else (metric, {})
-    name = getattr(inner, "__name__", "")
-    if getattr(metrics, name, None) is inner and hasattr(TopLabel, name):
+    if inner in _PER_SAMPLE and not options:
+        values = _PER_SAMPLE[inner](*check_samples(probs, labels))
+        return lambda counts: float(np.dot(values, counts) / counts.sum()), len(values)
+    if _of_top_label(inner) and not {"ignore_index", "class_weights"} & set(options):
         top = top_label(probs, labels)
-        return lambda counts: getattr(top.reweighted(counts), name)(**options), len(top.weights)
-    if inner in (metrics.nll, metrics.brier):
-        per_sample = metrics.log_losses if inner is metrics.nll else metrics.squared_errors
-        losses = per_sample(*check_samples(probs, labels))
-        return lambda counts: float(np.average(losses, weights=counts)), len(losses)
-    rows, targets = as_numpy(as_probs(probs)), np.asarray(as_numpy(labels))
+        method = getattr(TopLabel, inner.__name__)
+        return lambda counts: method(top.reweighted(counts), **options), len(top.weights)
+    rows, targets = as_numpy(as_probs(probs)), as_numpy(as_rows(labels, "labels"))
     return lambda counts: _by_indexing(metric, rows, targets, counts), len(rows)
 
 
-def resample(measure: Weighted, num_samples: int, resamples: int, seed: int) -> Array:
-    """Return the metric of each of `resamples` bootstrap samples."""
+def bootstrap(num_samples: int, resamples: int, seed: int) -> Iterator[Array]:
+    """Yield how often each sample is drawn in each resample."""
     random = np.random.default_rng(seed)
-    draws = (random.integers(0, num_samples, num_samples) for _ in range(resamples))
-    return np.array([measure(np.bincount(draw, minlength=num_samples)) for draw in draws])
+    for _ in range(resamples):
+        yield np.bincount(random.integers(0, num_samples, num_samples), minlength=num_samples)
+
+
+def pivotal(value: float, values: Array, level: float) -> Interval:
+    """Return the interval of values that resampling would move to the measured one."""
+    tail = (1 - level) / 2
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return Interval(float(2 * value - high), float(2 * value - low))
+
+
+_PER_SAMPLE = {metrics.nll: metrics.log_losses, metrics.brier: metrics.squared_errors}
+
+
+def _of_top_label(metric: Metric) -> bool:
+    module, name = getattr(metric, "__module__", ""), getattr(metric, "__name__", "")
+    return module.startswith("semmix.calibration.") and hasattr(TopLabel, name)
 
 
 def _by_indexing(metric: Metric, probs: Array, labels: Array, counts: Array) -> float:
@@ -71,7 +170,7 @@ def _by_indexing(metric: Metric, probs: Array, labels: Array, counts: Array) -> 
     return metric(probs[chosen], labels[chosen])
 
 
-def _check_level(level: float, resamples: int) -> None:
+def _check(level: float, resamples: int) -> None:
     if not 0 < level < 1:
         raise SemmixError("level must lie between 0 and 1", level, "0.95 is the usual choice")
     if resamples < 1:

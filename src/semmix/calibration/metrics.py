@@ -10,15 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from semmix._errors import SemmixError
+from semmix.calibration._bins import BinSums, Reliability, bin_index, check_bins
 from semmix.calibration._inputs import Array, Rows, as_probs, check_samples, prob_blocks
-from semmix.calibration._toplabel import (
-    BinSums,
-    Reliability,
-    bin_index,
-    sample_weights,
-    top_label,
-)
+from semmix.calibration._toplabel import sample_weights, top_label
 
 
 def accuracy(
@@ -41,7 +35,7 @@ def ece(
     >>> round(ece([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4), 6)
     0.3
     """
-    return top_label(probs, labels, ignore_index, class_weights).ece(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).ece(bins)
 
 
 def aece(
@@ -57,7 +51,7 @@ def aece(
     Equal confidences are shared between neighbouring bins in proportion, so the order of the
     samples never matters and a constant confidence c at accuracy a gives |c - a|.
     """
-    return top_label(probs, labels, ignore_index, class_weights).aece(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).aece(bins)
 
 
 def oe(
@@ -69,7 +63,7 @@ def oe(
     class_weights: Any = None,
 ) -> float:
     """Return the overconfident part of ECE, sum_m |B_m|/N * max(confidence_m - accuracy_m, 0)."""
-    return top_label(probs, labels, ignore_index, class_weights).oe(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).oe(bins)
 
 
 def ue(
@@ -81,7 +75,7 @@ def ue(
     class_weights: Any = None,
 ) -> float:
     """Return the underconfident part of ECE, so that OE + UE = ECE."""
-    return top_label(probs, labels, ignore_index, class_weights).ue(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).ue(bins)
 
 
 def weighted_oe(
@@ -93,7 +87,7 @@ def weighted_oe(
     class_weights: Any = None,
 ) -> float:
     """Return OE with every bin weighed by its mean confidence (Thulasidasan et al. 2019)."""
-    return top_label(probs, labels, ignore_index, class_weights).weighted_oe(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).weighted_oe(bins)
 
 
 def weighted_ue(
@@ -105,7 +99,7 @@ def weighted_ue(
     class_weights: Any = None,
 ) -> float:
     """Return UE with every bin weighed by its mean confidence."""
-    return top_label(probs, labels, ignore_index, class_weights).weighted_ue(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).weighted_ue(bins)
 
 
 def mce(
@@ -117,7 +111,7 @@ def mce(
     class_weights: Any = None,
 ) -> float:
     """Return the largest |confidence_m - accuracy_m| of any bin that holds a sample."""
-    return top_label(probs, labels, ignore_index, class_weights).mce(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).mce(bins)
 
 
 def debiased_ece(
@@ -135,8 +129,7 @@ def debiased_ece(
         power: 1 for the ECE itself (mean absolute gap); 2 for the root of the mean squared gap with
             the unbiased estimator of Kumar, Liang and Ma 2019 (arXiv 1909.10155).
     """
-    top = top_label(probs, labels, ignore_index, class_weights)
-    return top.debiased_ece(check_bins(bins), power)
+    return top_label(probs, labels, ignore_index, class_weights).debiased_ece(bins, power)
 
 
 def smooth_ece(
@@ -161,8 +154,7 @@ def classwise_ece(
     """Return the mean over all K classes of the ECE of p_k against "the label is k"."""
     probs, labels = check_samples(probs, labels, ignore_index)
     weights = sample_weights(labels, class_weights, probs.shape[1])
-    sums = classwise_sums(probs, labels, check_bins(bins), weights)
-    return float(np.abs(sums.gap).sum())
+    return classwise_sums(probs, labels, bins, weights).ece() / probs.shape[1]
 
 
 def nll(
@@ -186,6 +178,35 @@ def brier(
     return float(np.average(squared_errors(probs, labels), weights=weights))
 
 
+def brier_decomposition(
+    probs: Any,
+    labels: Any,
+    bins: int = 15,
+    *,
+    ignore_index: int | None = None,
+    class_weights: Any = None,
+) -> dict[str, float]:
+    """Return the parts of brier = reliability - resolution + uncertainty + within_bins.
+
+    Murphy's decomposition of each class's p_k over bins, summed over classes. `within_bins` is what
+    the bins hide (Stephenson et al. 2008); it falls to 0 as bins narrow.
+    """
+    probs, labels = check_samples(probs, labels, ignore_index)
+    weights = sample_weights(labels, class_weights, probs.shape[1])
+    sums = classwise_sums(probs, labels, bins, weights)
+    share = sums.weight / sums.weight.sum(-1, keepdims=True)  # [K, bins]
+    base_rate = sums.correct.sum(-1, keepdims=True) / sums.weight.sum(-1, keepdims=True)  # [K, 1]
+    confidence, frequency = sums.means()
+    parts = {
+        "reliability": float(np.nansum(share * (confidence - frequency) ** 2)),
+        "resolution": float(np.nansum(share * (frequency - base_rate) ** 2)),
+        "uncertainty": _expected_square(labels, weights) - float((base_rate**2).sum()),
+    }
+    whole = float(np.average(squared_errors(probs, labels), weights=weights))
+    binned = parts["reliability"] - parts["resolution"] + parts["uncertainty"]
+    return {**parts, "within_bins": whole - binned, "brier": whole}
+
+
 def entropy(probs: Any) -> float:
     """Return the mean entropy of the predictions in nats."""
     return float(np.mean(entropies(as_probs(probs))))
@@ -200,7 +221,7 @@ def reliability(
     class_weights: Any = None,
 ) -> Reliability:
     """Return each bin's edges, count, mean confidence and accuracy; NaN where a bin is empty."""
-    return top_label(probs, labels, ignore_index, class_weights).reliability(check_bins(bins))
+    return top_label(probs, labels, ignore_index, class_weights).bin_sums(bins).reliability()
 
 
 def summary(probs: Any, labels: Any, bins: int = 15) -> dict[str, float]:
@@ -208,7 +229,7 @@ def summary(probs: Any, labels: Any, bins: int = 15) -> dict[str, float]:
     top = top_label(probs, labels)
     return {
         "acc": top.accuracy(),
-        "ece": top.ece(check_bins(bins)),
+        "ece": top.ece(bins),
         "aece": top.aece(bins),
         "oe": top.oe(bins),
         "ue": top.ue(bins),
@@ -218,13 +239,6 @@ def summary(probs: Any, labels: Any, bins: int = 15) -> dict[str, float]:
         "brier": brier(probs, labels),
         "confidence": top.mean_confidence(),
     }
-
-
-def check_bins(bins: int) -> int:
-    """Return `bins`, refusing anything but a positive whole number."""
-    if not isinstance(bins, int | np.integer) or bins < 1:
-        raise SemmixError("bins must be a positive whole number", bins, "15 is the usual choice")
-    return int(bins)
 
 
 def log_losses(probs: Rows, labels: Array) -> Array:
@@ -264,7 +278,7 @@ def entropies(probs: Rows) -> Array:
 
 def classwise_sums(probs: Rows, labels: Array, bins: int, weights: Array | None = None) -> BinSums:
     """Return the sums of p_k and of "the label is k" over each class's bins, `[K, bins]` each."""
-    num_classes = probs.shape[1]
+    num_classes, bins = probs.shape[1], check_bins(bins)
     weights = np.ones(len(labels)) if weights is None else weights
     total = np.zeros((3, num_classes * bins))
     for where, block in prob_blocks(probs):
@@ -275,6 +289,13 @@ def classwise_sums(probs: Rows, labels: Array, bins: int, weights: Array | None 
             weighted = np.broadcast_to(weights[where][:, None] * values, rows.shape)
             sums += np.bincount(cells, weighted.ravel(), len(sums))
     return BinSums(*total.reshape(3, num_classes, bins))
+
+
+def _expected_square(labels: Array, weights: Array | None) -> float:
+    """Return the mean of sum_k q_k^2, which is 1 for hard labels."""
+    if labels.ndim == 1:
+        return 1.0
+    return float(np.average((labels**2).sum(1), weights=weights))
 
 
 def _of_label(rows: Array, labels: Array) -> Array:

@@ -1,13 +1,33 @@
-"""Telling samples of other data apart: scores of strangeness and how well they separate.
+"""Telling samples of other data apart: scores of strangeness, and how well they separate.
 
-A score says how strange a sample looks: higher means further from the training data.
+A score says how strange a sample looks; higher means further from the training data. All measures
+of separation depend on the order of the scores alone, and share ties evenly.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from semmix.calibration._inputs import as_vector
+from semmix._errors import unknown_name
+from semmix.calibration._inputs import Array, as_logits, as_vector
+
+Score = Literal["entropy", "max-prob", "max-logit", "energy"]
+
+
+def ood_score(logits: Any, by: Score = "entropy") -> Array:
+    """Return how strange each sample looks, `[N]`.
+
+    Args:
+        logits: `[N, K]`. For a model that gives only probabilities pass their logarithm; then
+            `entropy` and `max-prob` keep their meaning.
+        by: entropy of the softmax; `max-prob`, 1 less the largest probability; `max-logit`, the
+            largest logit negated; `energy`, -log sum exp of the logits (Liu et al. 2020).
+    """
+    if by not in _SCORES:
+        raise unknown_name("score", by, _SCORES)
+    logits = as_logits(logits)
+    log_total = np.logaddexp.reduce(logits, axis=1)
+    return _SCORES[by](logits, log_total)
 
 
 def ood_auroc(in_scores: Any, out_scores: Any) -> float:
@@ -16,8 +36,47 @@ def ood_auroc(in_scores: Any, out_scores: Any) -> float:
     >>> ood_auroc([0.1, 0.2, 0.3], [0.3, 0.8])
     0.9166666666666666
     """
-    inside, outside = as_vector(in_scores, "in_scores"), as_vector(out_scores, "out_scores")
+    inside, outside = _scores(in_scores, out_scores)
     inside = np.sort(inside)
-    below = np.searchsorted(inside, outside, "left")
-    not_above = np.searchsorted(inside, outside, "right")
-    return float((below + not_above).sum() / (2 * len(inside) * len(outside)))
+    lower = np.searchsorted(inside, outside, "left")
+    not_higher = np.searchsorted(inside, outside, "right")
+    return float((lower + not_higher).sum() / (2 * len(inside) * len(outside)))
+
+
+def ood_aupr(in_scores: Any, out_scores: Any, positive: Literal["out", "in"] = "out") -> float:
+    """Return the average precision of finding the `positive` samples; its base rate is chance."""
+    inside, outside = _scores(in_scores, out_scores)
+    hits, others = (outside, inside) if positive == "out" else (-inside, -outside)
+    scores = np.concatenate([hits, others])
+    is_hit = np.arange(len(scores)) < len(hits)
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    found = np.cumsum(is_hit[order])[ends]
+    return float(np.dot(np.diff(found, prepend=0), found / (ends + 1)) / len(hits))
+
+
+def ood_fpr(in_scores: Any, out_scores: Any, recall: float = 0.95) -> float:
+    """Return the share of out-of-distribution samples let in when `recall` of the others must be.
+
+    With the default this is the "FPR95" of Hendrycks and Gimpel 2017 and of ODIN.
+    """
+    inside, outside = _scores(in_scores, out_scores)
+    threshold = np.quantile(inside, recall, method="inverted_cdf")
+    return float((outside <= threshold).mean())
+
+
+def _scores(in_scores: Any, out_scores: Any) -> tuple[Array, Array]:
+    return as_vector(in_scores, "in_scores"), as_vector(out_scores, "out_scores")
+
+
+def _entropy(logits: Array, log_total: Array) -> Array:
+    probs = np.exp(logits - log_total[:, None])
+    return log_total - np.einsum("nk,nk->n", probs, logits)
+
+
+_SCORES = {
+    "entropy": _entropy,
+    "max-prob": lambda logits, log_total: -np.expm1(logits.max(1) - log_total),
+    "max-logit": lambda logits, log_total: -logits.max(1),
+    "energy": lambda logits, log_total: -log_total,
+}

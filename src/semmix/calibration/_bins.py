@@ -1,0 +1,115 @@
+"""Equal-width bins of [0, 1]: which bin holds a value, and the errors that follow from bin sums."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from semmix._errors import SemmixError
+from semmix.calibration._inputs import Array
+
+
+class Reliability(NamedTuple):
+    """What a reliability diagram shows of each bin `(lower, upper]`; empty bins hold NaN."""
+
+    lower: Array
+    upper: Array
+    count: Array
+    confidence: Array
+    accuracy: Array
+
+
+class BinSums(NamedTuple):
+    """Weight, weighted confidence and weighted correctness of each bin, `[..., bins]`."""
+
+    weight: Array
+    confidence: Array
+    correct: Array
+
+    @property
+    def gap(self) -> Array:
+        """Each bin's share of (confidence - accuracy), positive where overconfident."""
+        return (self.confidence - self.correct) / self.weight.sum(-1, keepdims=True)
+
+    def filled(self) -> BinSums:
+        """Return only the bins that hold a sample."""
+        return BinSums(*(sums[self.weight > 0] for sums in self))
+
+    def means(self) -> tuple[Array, Array]:
+        """Return mean confidence and accuracy of each bin, NaN where it is empty."""
+        weight = np.where(self.weight > 0, self.weight, np.nan)
+        return self.confidence / weight, self.correct / weight
+
+    def reliability(self) -> Reliability:
+        edges = bin_edges(len(self.weight))
+        return Reliability(edges[:-1], edges[1:], self.weight, *self.means())
+
+    def ece(self) -> float:
+        return float(np.abs(self.gap).sum())
+
+    def oe(self) -> float:
+        return float(np.maximum(self.gap, 0).sum())
+
+    def ue(self) -> float:
+        return float(np.maximum(-self.gap, 0).sum())
+
+    def weighted_oe(self) -> float:
+        return float(np.nansum(self.means()[0] * np.maximum(self.gap, 0)))
+
+    def weighted_ue(self) -> float:
+        return float(np.nansum(self.means()[0] * np.maximum(-self.gap, 0)))
+
+    def mce(self) -> float:
+        confidence, accuracy = self.filled().means()
+        return float(np.abs(confidence - accuracy).max())
+
+    def debiased_ece(self, power: int = 1) -> float:
+        """Return the error less the part that sampling noise alone would show.
+
+        power 1: twice the plug-in less its mean under Gaussian noise of each bin's accuracy.
+        power 2: the unbiased squared error of Kumar et al. 2019, then its root.
+        """
+        weight = self.filled().weight
+        confidence, accuracy = self.filled().means()
+        gap, variance = confidence - accuracy, accuracy * (1 - accuracy)
+        if power == 2:
+            # A bin of one sample says nothing of its variance; its plug-in value stays.
+            noise = np.divide(variance, weight - 1, out=np.zeros_like(gap), where=weight > 1)
+            return float(np.sqrt(max(np.average(gap**2 - noise, weights=weight), 0.0)))
+        under_noise = mean_absolute(gap, np.sqrt(variance / weight))
+        return float(max(np.average(2 * np.abs(gap) - under_noise, weights=weight), 0.0))
+
+
+def check_bins(bins: int) -> int:
+    """Return `bins`, refusing anything but a positive whole number."""
+    if not isinstance(bins, int | np.integer) or bins < 1:
+        raise SemmixError("bins must be a positive whole number", bins, "15 is the usual choice")
+    return int(bins)
+
+
+def bin_edges(bins: int) -> Array:
+    """Return the `bins + 1` edges, each the number nearest to m / bins."""
+    return np.arange(bins + 1) / bins
+
+
+def bin_index(values: Array, bins: int) -> Array:
+    """Return which bin `(m / bins, (m + 1) / bins]` holds each value; 0 joins the first.
+
+    Edges are rounded to the values' own type, so that 0.6 stored in float32 is still the edge 9/15.
+    """
+    edges = bin_edges(check_bins(bins)).astype(values.dtype)
+    index = np.clip(np.ceil(values * bins).astype(np.int64) - 1, 0, bins - 1)
+    # The product may round across an edge: compare with the edges themselves.
+    index -= (values <= edges[index]) & (index > 0)
+    index += (values > edges[index + 1]) & (index < bins - 1)
+    return index
+
+
+def mean_absolute(mean: Array, deviation: Array) -> Array:
+    """Return E|X| of X ~ N(mean, deviation^2), the mean of a folded normal."""
+    from scipy.special import erf
+
+    ratio = np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 0)
+    noise = deviation * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2)
+    return np.where(deviation > 0, noise + mean * erf(ratio / np.sqrt(2)), np.abs(mean))
