@@ -153,7 +153,9 @@ def test_export_parquet(tmp_path):
     import pyarrow.parquet as pq
 
     store = filled(tmp_path / "store")
-    path = export_parquet(store, store.soft_labels(store.lam_requested()), tmp_path / "sets.parquet")
+    path = export_parquet(
+        store, store.soft_labels(store.lam_requested()), tmp_path / "sets.parquet"
+    )
     table = pq.read_table(path)
     assert table.num_rows == 56 and b"huggingface" in table.schema.metadata
     assert table.column("image")[0].as_py()["bytes"].startswith(b"\x89PNG")

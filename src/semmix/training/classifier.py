@@ -37,8 +37,11 @@ from semmix.training.checkpoint import (
     rewind_stats,
     save_checkpoint,
 )
+from semmix.training.graphs import CapturedStep
 from semmix.training.mixed import MixedSource, check_no_leak
 from semmix.training.schedules import SCHEDULES, learning_rate
+
+Groups = dict[str, dict[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +167,18 @@ def train_classifier(
     total_steps = config.epochs * steps_per_epoch
     images_per_step = (1 + rule.num_mixed) * batch_size
 
+    # One step, captured as a CUDA graph on a GPU: batch, forward, backward, clip.
+    index = torch.zeros(batch_size, dtype=torch.int64, device=device)
+
+    def body() -> Tensor:
+        batch = make_batch(images, labels, index, mixed, rule.num_mixed, config)
+        loss = rule.step(forward, batch)["loss"]
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
+        return loss.detach()
+
+    gradients = CapturedStep(body, network.parameters(), device)
+
     # Everything that changes during the run, in one place: it is what a checkpoint holds.
     loss_sum = torch.zeros((), device=device)
     best = {"accuracy": torch.full((), -1.0)}
@@ -172,11 +187,13 @@ def train_classifier(
         "method": rule.state_dict(),
         "epoch": {"loss_sum": loss_sum},
     }
+    untouched = {name: {k: t.clone() for k, t in group.items()} for name, group in groups.items()}
+    gradients.prepare()
+    _copy_in_place(groups, untouched)
     step = _resume(out, groups, optimizer, best)
     rewind_stats(out / "stats.jsonl", step * images_per_step)
     saved_at = time.monotonic()
 
-    network.train()
     order = torch.empty(0)
     with progress(f"train {out.name}", total_steps, step) as bar:
         while step < total_steps:
@@ -185,20 +202,15 @@ def train_classifier(
             if slot == 0 or not len(order):
                 torch.manual_seed(fold_seed("order", config.seed, step // steps_per_pass))
                 order = torch.rand(len(images), device=device).argsort()
-            index = order[slot * batch_size : (slot + 1) * batch_size]
+            index.copy_(order[slot * batch_size : (slot + 1) * batch_size])
 
             # One step: every random draw in it comes from this seed.
             torch.manual_seed(fold_seed("step", config.seed, step))
-            batch = make_batch(images, labels, index, mixed, rule.num_mixed, config)
-            optimizer.zero_grad(set_to_none=True)
-            loss = rule.step(forward, batch)["loss"]
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
+            loss_sum += gradients()
             lr = learning_rate(config.schedule, config.lr, step / total_steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
-            loss_sum += loss.detach()
             step += 1
 
             if step % steps_per_epoch == 0:
@@ -286,13 +298,14 @@ def _mixed_images(
 
 
 def _forward(network: Classifier, device: torch.device):
-    """Return images -> float32 logits, in bfloat16 on a GPU."""
+    """Return images -> float32 logits; on a GPU compiled and in bfloat16."""
     if device.type != "cuda":
         return network
+    compiled = torch.compile(network, dynamic=False)
 
     def forward(images: Tensor) -> Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            logits = network(images.contiguous(memory_format=torch.channels_last))
+            logits = compiled(images.contiguous(memory_format=torch.channels_last))
         return logits.float()
 
     return forward
@@ -300,7 +313,7 @@ def _forward(network: Classifier, device: torch.device):
 
 def _resume(
     out: Path,
-    groups: dict[str, dict[str, Tensor]],
+    groups: Groups,
     optimizer: torch.optim.Optimizer,
     best: dict[str, Tensor],
 ) -> int:
@@ -309,12 +322,16 @@ def _resume(
     if not path.exists():
         return 0
     saved, header = load_checkpoint(path)
-    for group, tensors in groups.items():
-        for name, tensor in tensors.items():
-            tensor.copy_(saved[group][name])
+    _copy_in_place(groups, saved)
     load_optimizer(optimizer, saved["optimizer"])
     best.update(saved["best"])
     return header["step"]
+
+
+def _copy_in_place(groups: Groups, values: Groups) -> None:
+    for group, tensors in groups.items():
+        for name, tensor in tensors.items():
+            tensor.copy_(values[group][name])
 
 
 def _finite(loss: float, out: Path) -> float:
@@ -327,9 +344,7 @@ def _finite(loss: float, out: Path) -> float:
     return loss
 
 
-def _write_predictions(
-    network: Classifier, data: Dataset, device: torch.device, out: Path
-) -> None:
+def _write_predictions(network: Classifier, data: Dataset, device: torch.device, out: Path) -> None:
     """Write logits of validation and test, and the metrics before and after temperature."""
     logits = {}
     for name, split in (("val", data.val), ("test", data.test)):

@@ -1,0 +1,1 @@
+"""Recipes: functions that return full configs, and `fit`, which walks the whole path."""

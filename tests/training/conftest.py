@@ -1,0 +1,40 @@
+"""A data set and mixed sets small enough to train on in a second."""
+
+import pytest
+import torch
+
+from semmix.datasets import Dataset, Split
+from semmix.plan import all_pairs
+from semmix.training.batches import MixedImages
+from semmix.training.mixed import MixedSource
+
+
+def toy_split(num: int, seed: int) -> Split:
+    """Three classes of 8x8 images: brightness tells them apart, noise makes it not too easy."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(num) % 3
+    base = 40 + 80 * labels[:, None, None, None]
+    noise = 60 * torch.randn(num, 1, 8, 8, generator=generator)
+    return Split((base + noise).clamp(0, 255).to(torch.uint8), labels)
+
+
+@pytest.fixture(scope="session")
+def toy_data() -> Dataset:
+    return Dataset(
+        "toy", ("dark", "grey", "light"), toy_split(60, 0), toy_split(30, 1), toy_split(45, 2)
+    )
+
+
+@pytest.fixture(scope="session")
+def toy_source(toy_data) -> MixedSource:
+    pairs = torch.tensor(all_pairs(3) * 4)
+    lam = torch.linspace(0, 1, 8).expand(len(pairs), 8)
+    i, j = pairs[:, :1], pairs[:, 1:]
+    base = 40 + 80 * (lam * i + (1 - lam) * j)
+    images = base[:, :, None, None, None].expand(-1, -1, 1, 8, 8).to(torch.uint8)
+    soft = torch.zeros(len(pairs), 8, 3).scatter_add_(
+        2, i[:, None].expand(-1, 8, 1), lam[..., None]
+    )
+    soft.scatter_add_(2, j[:, None].expand(-1, 8, 1), 1 - lam[..., None])
+    inputs = {"mixsets": "toy", "annotation": None, "labels": "requested", "scale": None}
+    return MixedSource(MixedImages.build(images, soft, pairs), toy_data.train.digest, inputs)

@@ -1,0 +1,82 @@
+"""Crops, flips and the drawing of mixed images, against slow twins."""
+
+import numpy as np
+import pytest
+import torch
+
+from semmix import SemmixError
+from semmix.plan import all_pairs
+from semmix.training.batches import MixedImages, crop_and_flip
+
+
+def random_images(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+def all_variants(image: np.ndarray, pad: int, flip: bool) -> list[bytes]:
+    """Every crop of the zero-padded image, and of its mirror image."""
+    variants = []
+    for source in [image, image[..., ::-1]] if flip else [image]:
+        padded = np.pad(source, ((0, 0), (pad, pad), (pad, pad)))
+        _, height, width = image.shape
+        for y in range(2 * pad + 1):
+            for x in range(2 * pad + 1):
+                variants.append(padded[:, y : y + height, x : x + width].tobytes())
+    return variants
+
+
+@pytest.mark.parametrize(("pad", "flip"), [(0, False), (0, True), (1, False), (2, True)])
+def test_crops_and_flips_are_all_there_is_and_all_occur(pad, flip):
+    image = random_images(3, 6, 6)
+    torch.manual_seed(0)
+    out = crop_and_flip(image.expand(4000, -1, -1, -1), pad, flip)
+    seen = {(255 * x).round().to(torch.uint8).numpy().tobytes() for x in out}
+    assert seen == set(all_variants(image.numpy(), pad, flip))
+
+
+def test_each_image_keeps_its_place():
+    images = random_images(10, 1, 5, 5)
+    assert torch.equal(crop_and_flip(images, 0, False), images.float() / 255)
+
+
+def mixed_images(num_classes: int = 4, copies: int = 3, size: int = 5) -> MixedImages:
+    """Every pixel of member m of set s says 16 s + m."""
+    pairs = torch.tensor(all_pairs(num_classes) * copies)
+    code = 16 * torch.arange(len(pairs))[:, None] + torch.arange(size)
+    images = code.to(torch.uint8)[:, :, None, None, None].expand(-1, -1, 1, 2, 2)
+    soft_labels = torch.rand(len(pairs), size, num_classes).softmax(-1)
+    return MixedImages.build(images, soft_labels, pairs)
+
+
+@pytest.mark.parametrize("num_mixed", [1, 2, 3])
+def test_drawn_members_follow_the_rule(num_mixed):
+    mixed = mixed_images(copies=2)
+    labels = torch.arange(4).repeat(500)
+    torch.manual_seed(0)
+    images, soft = mixed.draw(labels, num_mixed)
+    codes = images[:, 0, 0, 0].reshape(-1, num_mixed).tolist()
+    soft = soft.reshape(-1, num_mixed, 4)
+    seen = set()
+    for row, (label, drawn) in enumerate(zip(labels.tolist(), codes, strict=True)):
+        sets = {code // 16 for code in drawn}
+        assert len(sets) == 1, "all members come from one set"
+        n = sets.pop()
+        i, j = mixed.pairs[n].tolist()
+        assert label in (i, j)
+        seen.add((label, n))
+        members = [code % 16 for code in drawn]
+        if num_mixed > 1:
+            assert members[0] == (4 if label == i else 0), "the end of the image's own class"
+        assert all(1 <= m <= 3 for m in members[num_mixed > 1 :])
+        assert torch.equal(soft[row], mixed.soft_labels[n, members])
+    assert seen == {(c, n) for n, p in enumerate(mixed.pairs.tolist()) for c in p}
+
+
+def test_classes_without_sets_are_named():
+    soft_labels = torch.full((1, 5, 4), 0.25)
+    mixed = MixedImages.build(random_images(1, 5, 1, 2, 2), soft_labels, torch.tensor([[0, 1]]))
+    names = ("plane", "car", "bird", "cat")
+    mixed.check_classes(torch.tensor([0, 1, 1]), names)
+    with pytest.raises(SemmixError, match="bird, cat"):
+        mixed.check_classes(torch.tensor([0, 1, 2, 3]), names)

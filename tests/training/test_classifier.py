@@ -1,0 +1,188 @@
+"""The classifier loop: any method, the same run after any interruption."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from semmix import SemmixError
+from semmix.classifiers.saved import load_classifier
+from semmix.methods import list_methods
+from semmix.training import classifier as loop
+from semmix.training.classifier import TrainConfig, predict_logits, train_classifier
+
+SMALL = TrainConfig(
+    method="ce",
+    classifier="small",
+    epochs=3,
+    batch_size=20,
+    lr=0.05,
+    pad=1,
+    flip=False,
+    device="cpu",
+)
+LAST_FILES = {
+    "config.json", "env.json", "stats.jsonl", "weights.safetensors", "logits-val.safetensors",
+    "logits-test.safetensors", "metrics.json",
+}  # fmt: skip
+
+
+def same_weights(a, b) -> bool:
+    first, second = (load_file(folder / "weights.safetensors") for folder in (a, b))
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_a_run_leaves_all_its_files(tmp_path, toy_data):
+    out = train_classifier(toy_data, SMALL, tmp_path / "run")
+    assert {p.name for p in out.iterdir()} == LAST_FILES
+    stats = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in stats] == [1, 2, 3] and stats[-1]["nimg"] == 180
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["test"]["acc"] > 0.6 and metrics["temperature"] > 0
+    network, _ = load_classifier(out)
+    logits = load_file(out / "logits-test.safetensors")["logits"]
+    assert torch.allclose(predict_logits(network, toy_data.test.images), logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_every_method_trains(tmp_path, toy_data, toy_source, name):
+    config = replace(SMALL, method=name, epochs=2)
+    out = train_classifier(toy_data, config, tmp_path / "run", toy_source)
+    assert json.loads((out / "config.json").read_text())["finished"]
+
+
+def test_same_seed_same_run_other_seed_other_run(tmp_path, toy_data):
+    a, b = (train_classifier(toy_data, SMALL, tmp_path / name) for name in "ab")
+    c = train_classifier(toy_data, replace(SMALL, seed=1), tmp_path / "c")
+    assert same_weights(a, b) and not same_weights(a, c)
+
+
+@pytest.mark.parametrize("name", ["ce", "csm", "crl", "cals"])
+@pytest.mark.parametrize("select", ["last", "best"])
+def test_stopped_run_goes_on_to_the_same_weights(
+    tmp_path, toy_data, toy_source, monkeypatch, name, select
+):
+    config = replace(SMALL, method=name, select=select, checkpoint_seconds=0)
+    whole = train_classifier(toy_data, config, tmp_path / "whole", toy_source)
+    for stop_at in (2, 5, 7):  # steps, three to an epoch
+        _stop_after(monkeypatch, stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            train_classifier(toy_data, config, tmp_path / "stopped", toy_source)
+        monkeypatch.undo()
+    stopped = train_classifier(toy_data, config, tmp_path / "stopped", toy_source)
+    assert same_weights(whole, stopped)
+    assert (whole / "stats.jsonl").read_text() == (stopped / "stats.jsonl").read_text()
+    assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
+
+
+def _stop_after(monkeypatch, step: int) -> None:
+    """Stop the loop right after the checkpoint of `step`, as Ctrl-C there would."""
+    save = loop.save_checkpoint
+
+    def save_and_stop(path, groups, header):
+        save(path, groups, header)
+        if header["step"] == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
+
+
+KILLED = """
+import sys; sys.path.insert(0, {tests!r})
+from conftest import toy_split
+from semmix.datasets import Dataset
+from semmix.training.classifier import TrainConfig, train_classifier
+data = Dataset("toy", ("dark", "grey", "light"), toy_split(60, 0), toy_split(30, 1), toy_split(45, 2))
+config = TrainConfig(method="ce", classifier="small", epochs=60, batch_size=20, lr=0.05, pad=1,
+                     flip=False, device="cpu", checkpoint_seconds=0)
+train_classifier(data, config, {out!r})
+"""
+
+
+def test_killed_process_goes_on_to_the_same_weights(tmp_path, toy_data, request):
+    """kill -9, at whatever step it happens to be."""
+    tests = str(request.path.parent)
+    config = replace(SMALL, epochs=60, checkpoint_seconds=0)
+    whole = train_classifier(toy_data, config, tmp_path / "whole")
+    script = KILLED.format(tests=tests, out=str(tmp_path / "killed"))
+    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+    assert same_weights(whole, tmp_path / "killed")
+
+
+def test_finished_run_is_not_done_again(tmp_path, toy_data):
+    out = train_classifier(toy_data, SMALL, tmp_path / "run")
+    before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    train_classifier(toy_data, replace(SMALL, device="auto"), out)
+    assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
+    with pytest.raises(SemmixError, match="made from other inputs"):
+        train_classifier(toy_data, replace(SMALL, lr=0.1), out)
+
+
+def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, toy_data):
+    config = replace(SMALL, lr=1e30, clip_norm=1e30, epochs=20, checkpoint_seconds=0)
+    with pytest.raises(SemmixError, match="diverged"):
+        train_classifier(toy_data, config, tmp_path / "run")
+    weights = load_file(tmp_path / "run" / "checkpoint.safetensors")
+    assert all(t.isfinite().all() for k, t in weights.items() if k.startswith("epoch/"))
+
+
+def test_equal_data_sees_as_many_images(tmp_path, toy_data, toy_source):
+    config = replace(SMALL, epochs=6)
+    for name, eq_data in (("ce", False), ("csm", True)):
+        settings = replace(config, method=name, eq_data=eq_data)
+        out = train_classifier(toy_data, settings, tmp_path / name, toy_source)
+        stats = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
+        assert stats[-1]["nimg"] == 6 * 60, name
+
+
+def test_methods_that_need_mixed_sets_say_so(tmp_path, toy_data):
+    with pytest.raises(SemmixError, match="learns from mixed sets"):
+        train_classifier(toy_data, replace(SMALL, method="csm"), tmp_path / "run")
+
+
+def test_leaking_generator_is_refused_unless_allowed(tmp_path, toy_data, toy_source):
+    leaky = replace(toy_source, trained_on="another split")
+    config = replace(SMALL, method="csm", epochs=1)
+    with pytest.raises(SemmixError, match="allow-leak"):
+        train_classifier(toy_data, config, tmp_path / "run", leaky)
+    out = train_classifier(toy_data, replace(config, allow_leak=True), tmp_path / "run", leaky)
+    assert json.loads((out / "config.json").read_text())["leak"] is True
+
+
+def test_options_reach_the_method(tmp_path, toy_data):
+    config = replace(SMALL, method="ls", options=("alpha=0.2",))
+    assert config.method_options == {"alpha": 0.2}
+    out = train_classifier(toy_data, config, tmp_path / "run")
+    settings = json.loads((out / "config.json").read_text())["inputs"]["config"]
+    assert settings["options"] == {"alpha": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "csn"}, "did you mean 'csm'"),
+        ({"schedule": "cos"}, "cosine"),
+        ({"select": "lest"}, "best"),
+        ({"epochs": 0}, "nothing to train"),
+        ({"options": ("alpha",)}, "name=value"),
+        ({"method": "ls", "options": ("alfa=1",)}, "did you mean 'alpha'"),
+        ({"classifier": "resnet19"}, "did you mean 'resnet18'"),
+        ({"device": "tpu9"}, "unknown device"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path, toy_data, changes, words):
+    with pytest.raises(SemmixError, match=words):
+        train_classifier(toy_data, replace(SMALL, **changes), tmp_path / "run")
