@@ -26,17 +26,24 @@ def make_logits(num: int, num_classes: int, sharpness: float, seed: int):
     return torch.tensor(honest * sharpness).float(), torch.tensor(labels)
 
 
-def make_run(folder, method, seed, sharpness, num=600, num_classes=4, **config):
-    """Write a finished run folder: over-confident where sharpness > 1."""
+def write_run(folder, method, seed, sharpness=1.0, num=600, num_classes=4, **details):
+    """Write a finished run folder: over-confident where sharpness > 1.
+
+    `details` may hold `options` and `mixed`, or replace any other setting.
+    """
     for offset, split in enumerate(("val", "test")):
         logits, labels = make_logits(num, num_classes, sharpness, seed=10 * seed + offset)
         tensors = {"logits": logits.bfloat16(), "labels": labels}
         write_tensors(folder / f"logits-{split}.safetensors", tensors)
-    settings = {"method": method, "options": {}, "classifier": "small", "dataset": "digits"}
-    write_json(folder / "config.json", {**settings, "epochs": 5, "seed": seed, **config})
-    command = f"semmix train --method {method} --seed {seed}"
-    env = {"date": "2026-01-02T03:04:05", "device": "CPU, 2 cores", "command": command}
-    write_json(folder / "env.json", {**env, "versions": {"semmix": "0.1.0"}})
+    details = {"dataset": "digits", "mixed": None, "leak": False, "finished": True, **details}
+    inputs = {"dataset": details.pop("dataset"), "mixed": details.pop("mixed")}
+    ends = {key: details.pop(key) for key in ("leak", "finished")}
+    config = {"method": method, "options": {}, "classifier": "small", "epochs": 5, "seed": seed}
+    inputs["config"] = {**config, **details}
+    write_json(folder / "config.json", {"kind": "run", "format": 1, "inputs": inputs, **ends})
+    command = f"semmix train digits --method {method} --seed {seed}"
+    env = {"semmix": "0.1.0", "gpu": None, "command": command, "started": "2026-01-02T03:04:05"}
+    write_json(folder / "env.json", env)
     lines = [
         {"epoch": e, "nimg": 100 * e, "loss": 2 / e, "lr": 0.1, "val_acc": 0.5 + e / 20,
          "val_nll": sharpness / e, "val_ece": sharpness / 20, "val_oe": sharpness / 30}
@@ -47,11 +54,17 @@ def make_run(folder, method, seed, sharpness, num=600, num_classes=4, **config):
 
 
 @pytest.fixture(scope="session")
+def make_run():
+    """The function that writes a run folder."""
+    return write_run
+
+
+@pytest.fixture(scope="session")
 def run_folders(tmp_path_factory):
     """Three seeds of an over-confident baseline and of a well calibrated method."""
     root = tmp_path_factory.mktemp("runs")
     return [
-        make_run(root / f"{method}-{seed}", method, seed, sharpness)
+        write_run(root / f"{method}-{seed}", method, seed, sharpness)
         for method, sharpness in (("ce", 2.0), ("csm", 1.05))
         for seed in range(3)
     ]

@@ -1,9 +1,10 @@
 """Figures, tables and the HTML report: what the runs say, for people to look at."""
 
+from semmix.report.evaluation import write_evaluation
 from semmix.report.gallery import Gallery, open_gallery
 from semmix.report.html import ReportConfig, run_report, write_report
-from semmix.report.runs import Predictions, Run, load_run, load_runs
-from semmix.report.tables import Estimate, Row, aggregate, render
+from semmix.report.runs import Predictions, Run, load_run
+from semmix.report.tables import Estimate, Row, aggregate
 
 __all__ = [
     "Estimate",
@@ -14,9 +15,8 @@ __all__ = [
     "Run",
     "aggregate",
     "load_run",
-    "load_runs",
     "open_gallery",
-    "render",
     "run_report",
+    "write_evaluation",
     "write_report",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,17 +80,19 @@ def pair_lines(series: Series, class_names: Sequence[str]) -> list[PairLine]:
     """Return the most frequent confusions, at most `MAX_PAIRS`."""
     labels, answers, confidence = _pooled(series)
     wrong = labels != answers
-    pairs, counts = np.unique(np.stack([labels[wrong], answers[wrong]]), axis=1, return_counts=True)
-    lines = []
-    for (i, j), count in sorted(zip(pairs.T, counts, strict=True), key=lambda item: -item[1])[
-        :MAX_PAIRS
-    ]:
-        confused = (labels == i) & (answers == j)
-        share = float(count / (labels == i).sum())
-        images = float(count / len(series.members))
-        names = class_names[i], class_names[j]
-        lines.append(PairLine(*names, images, share, _mean(confidence[confused])))
-    return lines
+    confusions: Counter[tuple[int, int]] = Counter(
+        zip(labels[wrong].tolist(), answers[wrong].tolist(), strict=True)
+    )
+    return [
+        PairLine(
+            truth=class_names[i],
+            answer=class_names[j],
+            images=count / len(series.members),
+            share=float(count / (labels == i).sum()),
+            confidence=_mean(confidence[(labels == i) & (answers == j)]),
+        )
+        for (i, j), count in confusions.most_common(MAX_PAIRS)
+    ]
 
 
 def _pooled(series: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from markupsafe import Markup
 
-from semmix.calibration import reliability
+from semmix.calibration import aurc, reliability, risk_coverage
 from semmix.report.runs import Predictions, Run
 from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_style, tag
 from semmix.report.tables import Estimate, Row, percent
@@ -78,7 +78,13 @@ class Series:
     @cached_property
     def risk(self) -> np.ndarray:
         """Mean error among the surest images, at each of `COVERAGES`."""
-        return np.mean([_risk(member) for member in self.members], axis=0)
+        curves = [risk_coverage(member.probs, member.labels) for member in self.members]
+        return np.mean([np.interp(COVERAGES, *curve) for curve in curves], axis=0)
+
+    @property
+    def aurc(self) -> float:
+        """The area under the risk-coverage curve, mean over seeds."""
+        return float(np.mean([aurc(member.probs, member.labels) for member in self.members]))
 
     def mean(self, name: str) -> float:
         """The mean of `confidence` or `correct` over images and seeds."""
@@ -93,13 +99,6 @@ class Series:
             f"{percent(confidence)} sure on average, {percent(accuracy)} right: "
             f"{side} by {100 * abs(confidence - accuracy):.1f} points"
         )
-
-
-def _risk(predictions: Predictions) -> np.ndarray:
-    surest_first = np.argsort(-predictions.confidence, kind="stable")
-    errors = np.cumsum(~predictions.correct[surest_first])
-    answered = np.arange(1, len(errors) + 1)
-    return np.interp(COVERAGES, answered / len(errors), errors / answered)
 
 
 def reliability_chart(series: Series, k: int) -> Markup:
@@ -154,7 +153,7 @@ def _means(frame: Frame, series: Series) -> list[Markup]:
     """Return the two means as vertical lines; no name crosses the other's line."""
     confidence, accuracy = series.mean("confidence"), series.mean("correct")
     names_on_left = max(confidence, accuracy) > 0.5
-    above, below = (11, 23) if (confidence > accuracy) == names_on_left else (23, 11)
+    above, below = (11, 24) if (confidence > accuracy) == names_on_left else (24, 11)
     return [
         _mark(frame, confidence, "confidence", "mark", above, names_on_left),
         _mark(frame, accuracy, "accuracy", "mark dashed", below, names_on_left),

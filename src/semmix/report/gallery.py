@@ -27,7 +27,7 @@ MAX_DOTS = 600
 
 @dataclass(frozen=True)
 class Gallery:
-    """Mixed sets to show. Lambdas may be given of more sets (S) than images (the first M of them)."""
+    """Mixed sets to show: images of the first M, lambdas of all S (M may be less than S)."""
 
     images: Any  # uint8 [M, L, C, H, W]
     pairs: Any  # [S, 2]: (i, j); lam = 1 is class i

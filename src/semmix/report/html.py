@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from markupsafe import Markup
+from tyro.conf import Positional, arg
 
 from semmix._errors import SemmixError
 from semmix._progress import say
@@ -17,7 +18,7 @@ from semmix.report import words
 from semmix.report.charts import Series, forest_chart, training_chart
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.runs import Run, load_runs
+from semmix.report.runs import Run
 from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate
 
 MAX_PAIRS = 60
@@ -36,9 +37,9 @@ CURVES = (
 class ReportConfig:
     """Which runs to report on, and where to."""
 
-    runs: tuple[Path, ...]
+    runs: Positional[tuple[Path, ...]]
     """Folders of finished runs."""
-    out: Path = Path("report.html")
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("report.html")
     """The file to write."""
     title: str = "How sure is it really?"
     """Heading of the page."""
@@ -68,7 +69,6 @@ def run_report(config: ReportConfig) -> Path:
         list(config.runs),
         config.out,
         title=config.title,
-        class_names=None,
         gallery=gallery,
         baseline=config.baseline,
     )
@@ -93,9 +93,8 @@ def write_report(
         gallery: Mixed sets to show.
         baseline: The method that the others are compared with.
     """
-    loaded = load_runs(runs)
-    class_names = class_names or _class_names(loaded[0])
-    rows = aggregate(loaded, baseline)
+    rows = aggregate(runs, baseline)
+    class_names = class_names or _class_names(rows[0].runs[0])
     before = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]
     after = [Series(row.name, tuple(run.after for run in row.runs)) for row in rows]
     training = _training(rows)
@@ -106,7 +105,7 @@ def write_report(
         baseline=baseline,
         rows=rows,
         names=[row.name for row in rows],
-        num_runs=len(loaded),
+        num_runs=len(runs),
         facts=_facts(rows),
         sections=_sections(bool(training), gallery is not None),
         metrics=METRICS,
@@ -136,6 +135,7 @@ def _words(rows: Sequence[Row]) -> dict[str, Any]:
     compared = [row for row in rows if row.baseline is not None]
     return {
         "headline": words.headline(rows),
+        "chance": words.chance(rows),
         "sentences": {
             "As trained": [words.sentence(row) for row in compared],
             "After temperature scaling": [words.sentence_after_scaling(row) for row in compared],
@@ -175,13 +175,12 @@ def _training(rows: Sequence[Row]) -> list[tuple[str, Markup]]:
 
 
 def _run_line(row: Row, run: Run) -> dict[str, Any]:
-    probs, labels = run.before.probs, run.before.labels
     return {
         "name": row.name,
         "seed": run.seed,
-        "accuracy": run.before.correct.mean(),
-        "ece": ece(probs, labels),
-        "ece_range": interval(ece, probs, labels),
+        "accuracy": run.before.metrics["acc"],
+        "ece": run.before.metrics["ece"],
+        "ece_range": interval(ece, run.before.probs, run.before.labels),
         "temperature": run.temperature,
         "started": run.env.get("started", "–"),
         "device": run.env.get("gpu") or "CPU",

@@ -44,6 +44,7 @@ class Risks:
     chart: Markup
     coverages: Sequence[float]
     values: list[list[float]]
+    """Risk at each of `coverages`, then the area under the curve."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,12 @@ def make_card(series: Series, k: int, view: str = "", note: str = "") -> Card:
 
 def make_risks(series: Sequence[Series]) -> Risks:
     """Return the risk-coverage part of a page."""
-    values = [[float(v) for v in _read_off(s)] for s in series]
+    values = [[*_read_off(s), s.aurc] for s in series]
     return Risks([s.name for s in series], risk_chart(series), SHOWN_COVERAGES, values)
 
 
-def _read_off(series: Series) -> Sequence[float]:
-    return [series.risk[abs(COVERAGES - coverage).argmin()] for coverage in SHOWN_COVERAGES]
+def _read_off(series: Series) -> list[float]:
+    return [float(series.risk[abs(COVERAGES - c).argmin()]) for c in SHOWN_COVERAGES]
 
 
 def make_breakdown(series: Series, class_names: Sequence[str]) -> Breakdown:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors.torch import load_file
 from semmix._artifact import open_artifact
 from semmix._errors import SemmixError
 from semmix._files import read_json
-from semmix.calibration import TemperatureScaler
+from semmix.calibration import TemperatureScaler, summary
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,11 @@ class Predictions:
 
     probs: np.ndarray  # [N, K]
     labels: np.ndarray  # [N]
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of a usual table, by name."""
+        return summary(self.probs, self.labels)
 
     @cached_property
     def confidence(self) -> np.ndarray:
@@ -80,11 +84,6 @@ class Run:
         mixed = inputs.get("mixed") or {}
         labels = {k: mixed[k] for k in ("labels", "scale") if mixed.get(k) is not None}
         return {"dataset": inputs["dataset"], **config, **inputs["config"]["options"], **labels}
-
-
-def load_runs(folders: Iterable[Path]) -> list[Run]:
-    """Return the runs in `folders`, in the given order."""
-    return [load_run(folder) for folder in folders]
 
 
 def load_run(folder: Path) -> Run:

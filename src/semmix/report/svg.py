@@ -52,7 +52,7 @@ class Frame:
     left: float = 44
     right: float = 14
     top: float = 10
-    bottom: float = 38
+    bottom: float = 40
 
     def x(self, value: float) -> float:
         """The horizontal place of a value."""
@@ -104,7 +104,7 @@ class Frame:
 
     def _x_tick(self, value: float, label: str) -> Markup:
         low, high = self.y_range
-        place = {"x": self.x(value), "y": self.height - self.bottom + 14}
+        place = {"x": self.x(value), "y": self.height - self.bottom + 15}
         grid = self.segment((value, low), (value, high), "grid")
         return grid + tag("text", label, **place, class_="middle")
 

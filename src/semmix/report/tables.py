@@ -5,20 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from semmix._errors import SemmixError
+from semmix.calibration import mean_interval
+from semmix.report.runs import Predictions, Run, load_run
 
-from semmix._errors import SemmixError, unknown_name
-from semmix.calibration import summary
-from semmix.report.runs import Predictions, Run
-
-LEVEL = 0.95
-"""Coverage of every interval."""
 TASK = ("dataset", "classifier")
 """Settings in which rows must agree to be compared."""
 
@@ -132,29 +128,24 @@ def estimate(values: Sequence[float]) -> Estimate:
     >>> round(estimate([1.0, 2.0, 3.0]).half_width, 4)
     2.4841
     """
-    from scipy.special import stdtrit
-
-    num, mean = len(values), float(np.mean(values))
-    if num < 2:
-        return Estimate(mean, math.nan, num)
-    error = float(np.std(values, ddof=1)) / math.sqrt(num)
-    return Estimate(mean, float(stdtrit(num - 1, (1 + LEVEL) / 2)) * error, num)
+    mean, _, high = mean_interval(values)
+    return Estimate(mean, high - mean, len(values))
 
 
-def aggregate(runs: Sequence[Run], baseline: str = "ce") -> list[Row]:
+def aggregate(folders: Sequence[Path], baseline: str = "ce") -> list[Row]:
     """Return one row per group of runs that differ in nothing but the seed, baselines first.
 
     A row is compared with the row of method `baseline` that was made most like it, on the same
     data set with the same classifier.
     """
+    runs = [load_run(folder) for folder in folders]
     groups = _group(runs)
     names = _row_names([group[0].settings for group in groups])
-    measured = {id(run): (_measure(run.before), _measure(run.after)) for run in runs}
     rows: list[Row] = []
     for name, group in sorted(
         zip(names, groups, strict=True), key=lambda item: item[1][0].settings["method"] != baseline
     ):
-        rows.append(_make_row(name, group, _find_baseline(group[0], rows, baseline), measured))
+        rows.append(_make_row(name, group, _find_baseline(group[0], rows, baseline)))
     return rows
 
 
@@ -186,7 +177,7 @@ def _row_name(mine: dict[str, Any], settings: list[dict[str, Any]]) -> str:
         for key, value in mine.items()
         if key not in TASK and any(peer.get(key) != value for peer in peers)
     ]
-    method = METHOD_NAMES.get(mine["method"], mine["method"])
+    method = METHOD_NAMES.get(mine["method"], str(mine["method"]))
     return f"{method} ({', '.join(task + details)})" if task + details else method
 
 
@@ -209,24 +200,18 @@ def _find_baseline(run: Run, rows: list[Row], baseline: str) -> Row | None:
     return max(candidates, key=shared, default=None)
 
 
-def _measure(predictions: Predictions) -> dict[str, float]:
-    values = summary(predictions.probs, predictions.labels)
-    return {metric.key: float(values[metric.key]) for metric in METRICS}
-
-
-def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None, measured: dict) -> Row:
-    before, after = ([measured[id(run)][k] for run in runs] for k in (0, 1))
+def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
     partners = {run.seed: run for run in baseline.runs} if baseline else {}
-    pairs = [(measured[id(r)], measured[id(partners[r.seed])]) for r in runs if r.seed in partners]
+    pairs = [(run, partners[run.seed]) for run in runs if run.seed in partners]
     return Row(
         name=name,
         runs=runs,
-        before=_estimates(before),
-        after=_estimates(after),
+        before=_estimates([run.before.metrics for run in runs]),
+        after=_estimates([run.after.metrics for run in runs]),
         temperature=estimate([run.temperature for run in runs]),
         baseline=baseline,
-        change_before=_changes([(mine[0], theirs[0]) for mine, theirs in pairs]),
-        change_after=_changes([(mine[1], theirs[1]) for mine, theirs in pairs]),
+        change_before=_changes([(mine.before, theirs.before) for mine, theirs in pairs]),
+        change_after=_changes([(mine.after, theirs.after) for mine, theirs in pairs]),
     )
 
 
@@ -234,10 +219,13 @@ def _estimates(values: list[dict[str, float]]) -> dict[str, Estimate]:
     return {m.key: estimate([v[m.key] for v in values]) for m in METRICS}
 
 
-def _changes(pairs: list[tuple[dict[str, float], dict[str, float]]]) -> dict[str, Estimate]:
+def _changes(pairs: list[tuple[Predictions, Predictions]]) -> dict[str, Estimate]:
+    """Return mine less theirs, by metric; nothing without pairs."""
     if not pairs:
         return {}
-    return _estimates([{key: a[key] - b[key] for key in a} for a, b in pairs])
+    return _estimates(
+        [{m.key: a.metrics[m.key] - b.metrics[m.key] for m in METRICS} for a, b in pairs]
+    )
 
 
 def show_estimate(metric: Metric, value: Estimate) -> str:
@@ -253,16 +241,6 @@ def show_change(metric: Metric, value: Estimate) -> str:
         return metric.show(value.mean, signed=True)
     ends = ", ".join(metric.show(end, signed=True) for end in (value.low, value.high))
     return f"{metric.show(value.mean, signed=True)} [{ends}]"
-
-
-def render(rows: Sequence[Row], form: str = "text") -> str:
-    """Return the table as `text`, `markdown`, `latex` or `csv`."""
-    renderers: dict[str, Callable[[Sequence[Row]], str]] = {
-        "text": _text, "markdown": _markdown, "latex": _latex, "csv": _csv,
-    }  # fmt: skip
-    if form not in renderers:
-        raise unknown_name("table form", form, renderers)
-    return renderers[form](rows)
 
 
 def _header() -> list[str]:
@@ -281,7 +259,8 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _text(rows: Sequence[Row]) -> str:
+def render_text(rows: Sequence[Row]) -> str:
+    """Return the table for a terminal, as wide as it is."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -297,7 +276,8 @@ def _text(rows: Sequence[Row]) -> str:
     return file.getvalue()
 
 
-def _markdown(rows: Sequence[Row]) -> str:
+def render_markdown(rows: Sequence[Row]) -> str:
+    """Return the table in Markdown."""
     lines = [_header(), ["---", *["---:"] * (len(_header()) - 1)], *map(_cells, rows)]
     return "".join(f"| {' | '.join(_escape_markdown(c) for c in line)} |\n" for line in lines)
 
@@ -306,7 +286,8 @@ def _escape_markdown(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
-def _latex(rows: Sequence[Row]) -> str:
+def render_latex(rows: Sequence[Row]) -> str:
+    """Return the table in LaTeX (package booktabs)."""
     lines = [r"\begin{tabular}{l" + "r" * (len(_header()) - 1) + "}", r"\toprule"]
     body = [" & ".join(map(_escape_latex, line)) + r" \\" for line in map(_cells, rows)]
     head = " & ".join(map(_escape_latex, _header())) + r" \\"
@@ -324,7 +305,7 @@ def _escape_latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def render_csv(rows: Sequence[Row]) -> str:
     """Return every number in full precision: one line per row, metric and temperature setting."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from semmix.calibration import ece_of_chance
 from semmix.report.tables import ECE, Estimate, Row, percent
 
 SAME_ACCURACY = 0.005
@@ -12,13 +15,27 @@ SAME_ACCURACY = 0.005
 
 def headline(rows: Sequence[Row]) -> str:
     """Return one sentence on the row with the lowest mean ECE."""
-    best = min(rows, key=lambda row: row.before["ece"].mean)
+    best = _best(rows)
     if best.baseline is not None:
         return sentence(best)
     numbers = f"ECE {percent(best.before['ece'].mean)}, {_seeds(len(best.runs))}"
     if len(rows) == 1:
         return f"{best.name}: {numbers}."
     return f"No method here is better calibrated than {best.name} ({numbers})."
+
+
+def chance(rows: Sequence[Row]) -> str:
+    """Return what ECE the best row would show if it were perfectly calibrated."""
+    members = [run.before for run in _best(rows).runs]
+    value = float(np.mean([ece_of_chance(m.probs, m.labels) for m in members]))
+    return (
+        f"With {len(members[0].labels):,} test images, even a perfectly calibrated "
+        f"{_best(rows).name} would show an ECE near {percent(value)}."
+    )
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: row.before["ece"].mean)
 
 
 def sentence(row: Row) -> str:

@@ -1,0 +1,116 @@
+"""The report in a real browser: it works, asks nobody for anything, and fits every screen."""
+
+import re
+
+import pytest
+
+from semmix.report import load_run, write_evaluation, write_report
+
+END, RIGHT, ENTER, SPACE = ("End", 35), ("ArrowRight", 39), ("Enter", 13, "\r"), (" ", 32, " ")
+
+
+@pytest.fixture(scope="module")
+def report(run_folders, gallery, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    names = ["zero", "one", "two", "<script>document.title = 'owned'</script>"]
+    return write_report(run_folders, out, title="A title", class_names=names, gallery=gallery)
+
+
+@pytest.fixture(scope="module")
+def evaluation(run_folders, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report") / "evaluation.html"
+    run = load_run(run_folders[0])
+    return write_evaluation({"as given": run.before, "scaled": run.after}, out, title="A title")
+
+
+def first_column(browser):
+    script = (
+        "[...document.querySelectorAll('.results tbody')[0].rows].map(r => r.cells[0].innerText)"
+    )
+    return browser.run(script)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["report", "evaluation"])
+def test_it_opens_in_peace(browser, request, name, width, dark):
+    path = request.getfixturevalue(name)
+    browser.open(path, width=width, dark=dark)
+    assert browser.complaints == []
+    assert [url for url in browser.requests if not url.startswith("data:")] == [f"file://{path}"]
+    assert browser.run("document.title") == "A title"
+    assert browser.run("document.documentElement.scrollWidth") == width
+    ground = browser.run("getComputedStyle(document.body).backgroundColor")
+    lightness = sum(map(int, re.findall(r"\d+", ground)[:3])) / 3
+    assert (lightness < 60) is dark
+    assert (lightness > 230) is not dark
+
+
+def test_headings_sort_by_click_and_by_key(browser, report):
+    browser.open(report)
+    assert first_column(browser) == ["CE", "CSM"]
+    heading = ".results thead tr:last-child th:nth-child(3)"  # ECE
+    browser.click(f"{heading} button")
+    assert first_column(browser) == ["CSM", "CE"]
+    assert browser.run(f"document.querySelector('{heading}').ariaSort") == "ascending"
+    for key in (ENTER, SPACE):
+        browser.press(*key)
+    assert browser.run(f"document.querySelector('{heading}').ariaSort") == "ascending"
+    browser.press(*ENTER)
+    assert first_column(browser) == ["CE", "CSM"]
+    assert browser.run("document.querySelectorAll('th[aria-sort]').length") == 1
+    assert browser.complaints == []
+
+
+def test_a_slider_walks_its_set_and_the_master_walks_all(browser, report):
+    browser.open(report)
+    browser.run("document.getElementById('set-2').focus()")
+    browser.press(*END)
+    outputs = browser.run("[...document.querySelectorAll('.set output')].map(o => o.innerText)")
+    assert outputs[1] == "λ requested 1.00\nλ annotated 1.00"
+    assert outputs[0] == "λ requested 0.50\nλ annotated 0.25"
+    shift = "document.querySelectorAll('.set img')[{}].style.transform"
+    assert browser.run(shift.format(1)) == "translateX(-80%)"
+    text = browser.run("document.getElementById('set-2').getAttribute('aria-valuetext')")
+    assert text == "requested 1.00, annotated 1.00"
+    browser.run("document.getElementById('walk').focus()")
+    browser.press(*RIGHT)
+    assert [browser.run(shift.format(k)) for k in range(4)] == ["translateX(-60%)"] * 4
+
+
+def test_the_window_shows_one_member(browser, report):
+    browser.open(report)
+    window, image = (
+        browser.run(f"document.querySelector('{s}').getBoundingClientRect().width")
+        for s in (".window", ".window img")
+    )
+    assert image == pytest.approx(5 * window, abs=1)
+
+
+def test_sets_are_picked_by_class(browser, report):
+    browser.open(report)
+    shown = "[...document.querySelectorAll('.set')].map(s => !s.hidden)"
+    assert browser.run(shown) == [True] * 4
+    browser.run("pick.value = '1'; pick.dispatchEvent(new Event('change'))")
+    assert browser.run(shown) == [True, False, True, False]
+
+
+def test_the_switch_shows_scaled_classifiers(browser, report):
+    browser.open(report)
+    visible = (
+        "[...document.querySelectorAll('.card.before, .card.after')].map(c => c.checkVisibility())"
+    )
+    assert browser.run(visible) == [True, True, False, False]
+    browser.click("input[value=after]")
+    assert browser.run(visible) == [False, False, True, True]
+    browser.open(report, media="print")
+    assert browser.run(visible) == [True] * 4
+
+
+def test_tab_reaches_every_control(browser, report):
+    browser.open(report)
+    reached = set()
+    for _ in range(150):
+        browser.press("Tab", 9)
+        reached.add(browser.run("document.activeElement.id || document.activeElement.tagName"))
+    assert {"walk", "pick", "set-1", "set-4", "BUTTON", "SUMMARY", "PRE"} <= reached

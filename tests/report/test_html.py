@@ -1,0 +1,200 @@
+"""The report as a file: well formed, self-contained, inert, small, the same every time."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import tyro
+
+from semmix._errors import SemmixError
+from semmix.report import (
+    Gallery,
+    Predictions,
+    ReportConfig,
+    load_run,
+    run_report,
+    write_evaluation,
+    write_report,
+)
+
+VOID = {"meta", "link", "input", "img", "br", "hr"}
+NASTY = "<script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """Collects elements; every tag must close in order."""
+
+    def __init__(self, path):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.open, self.texts = [], [], {}
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts[self.open[-1]] = self.texts.get(self.open[-1], "") + data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def report(run_folders, gallery, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    names = ["zero", "one", "two", NASTY]
+    return write_report(run_folders, out, title="T & <T>", class_names=names, gallery=gallery)
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return Page(report)
+
+
+def test_nothing_is_loaded_from_outside(page):
+    for _, attributes in page.elements:
+        for name in ("src", "href", "srcset", "action", "data", "poster"):
+            assert attributes.get(name, "#").startswith(("#", "data:"))
+    assert "url(" not in re.sub(r"url\(#hatch\)", "", page.texts["style"])
+    assert "@import" not in page.texts["style"]
+    assert not re.search(r"https?:", page.source)
+
+
+def test_the_policy_allows_this_style_and_script_only(page):
+    policy = next(a["content"] for a in page.all("meta") if "http-equiv" in a)
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for name in ("style", "script"):
+        digest = hashlib.sha256(page.texts[name].encode()).digest()
+        assert f"{name}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+    assert len(page.all("style")) == len(page.all("script")) == 1
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name == "style" or name.startswith("on")]
+
+
+def test_names_are_inert(page):
+    assert page.source.count("<script>") == 1
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.source
+    assert "<title>T &amp; &lt;T&gt;</title>" in page.source
+
+
+def test_everything_has_a_name_for_those_who_do_not_see(page):
+    labels = {a["for"] for a in page.all("label") if "for" in a}
+    sliders = [a for a in page.all("input") if a["type"] == "range"]
+    assert {a["id"] for a in sliders} <= labels
+    assert "pick" in labels
+    assert all(a["alt"] for a in page.all("img"))
+    for attributes in page.all("svg"):
+        assert "aria-hidden" in attributes or attributes["aria-label"]
+    assert all(a.get("aria-label") for _, a in page.elements if a.get("role") == "region")
+    assert len(page.all("caption")) >= 4
+    assert page.all("html") == [{"lang": "en"}]
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    links = [a["href"][1:] for a in page.all("a")]
+    named = [a["aria-labelledby"] for a in page.all("section")]
+    assert {*links, *named} <= set(ids)
+    assert "sets" in links
+
+
+def test_it_says_what_the_numbers_say(page, report):
+    text = page.source.replace("\N{NO-BREAK SPACE}", " ")
+    assert re.search(r'<p class="headline">CSM is \d\.\d times better calibrated than CE', text)
+    assert "semmix train digits --method csm --seed 2" in text
+    assert "2026-01-02T03:04:05" in text
+    assert len(page.all("img")) == 4
+
+
+def test_the_same_runs_give_the_same_bytes(run_folders, gallery, report, tmp_path):
+    names = ["zero", "one", "two", NASTY]
+    again = write_report(
+        run_folders, tmp_path / "again.html", title="T & <T>", class_names=names, gallery=gallery
+    )
+    assert again.read_bytes() == report.read_bytes()
+
+
+def test_a_single_run_without_curve_gallery_or_baseline(tmp_path, make_run):
+    folder = make_run(tmp_path / "run", "mine", 0)
+    (folder / "stats.jsonl").unlink()
+    page = Page(write_report([folder], tmp_path / "r.html", title="one"))
+    assert "There is no baseline (ce) among these runs" in page.source
+    assert {"training", "sets"}.isdisjoint(a["href"][1:] for a in page.all("a"))
+
+
+def test_a_leak_is_said_aloud(tmp_path, make_run):
+    folders = [make_run(tmp_path / "a", "ce", 0), make_run(tmp_path / "b", "csm", 0, leak=True)]
+    source = write_report(folders, tmp_path / "r.html", title="leak").read_text()
+    assert "Not a fair comparison." in source
+    assert "generator behind CSM did not learn" in source
+
+
+def test_twenty_large_runs_stay_under_eight_megabytes(tmp_path, make_run):
+    folders = [
+        make_run(tmp_path / f"{method}{seed}", method, seed, num=2000, num_classes=100)
+        for method in ("ce", "ls", "fl", "mixup", "csm")
+        for seed in range(4)
+    ]
+    draw = np.random.default_rng(0)
+    lam = np.tile(np.linspace(0, 1, 8), (4950, 1))
+    pairs = [(i, j) for i in range(100) for j in range(i + 1, 100)]
+    images = draw.integers(0, 256, (60, 8, 3, 64, 64), dtype=np.uint8)  # noise: worst for PNG
+    gallery = Gallery(images=images, pairs=pairs, lam_requested=lam, lam=lam)
+    out = write_report(folders, tmp_path / "r.html", title="large", gallery=gallery)
+    assert out.stat().st_size < 8_000_000
+    assert "4890 more are left out" in out.read_text()
+
+
+def test_the_command_writes_a_report(run_folders, tmp_path, capsys):
+    args = [*map(str, run_folders), "-o", str(tmp_path / "r.html"), "--title", "By command"]
+    path = run_report(tyro.cli(ReportConfig, args=args))
+    assert path == tmp_path / "r.html"
+    assert "By command" in path.read_text()
+    assert str(path) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"), [({"runs": ()}, "nothing"), ({"mixsets": "x"}, "both")]
+)
+def test_bad_configs_are_refused(fields, what):
+    with pytest.raises(SemmixError, match=what):
+        ReportConfig(**{"runs": ("run",), **fields})
+
+
+def test_the_evaluation_page(run_folders, tmp_path):
+    run = load_run(run_folders[0])
+    page = Page(
+        write_evaluation(
+            {"as given": run.before, NASTY: run.after},
+            tmp_path / "e.html",
+            title="logits.npz",
+            notes=["Fitted on the validation split."],
+        )
+    )
+    assert page.source.count("<script>") == 1
+    assert "over-confident by" in page.texts["p"]
+    assert "Fitted on the validation split." in page.texts["p"]
+    assert page.source.count('class="card "') == 2
+
+
+def test_a_perfect_classifier_can_be_reported(tmp_path):
+    probs = np.eye(3)[np.arange(30) % 3]
+    perfect = Predictions(probs, np.arange(30) % 3)
+    page = Page(write_evaluation({"as given": perfect}, tmp_path / "e.html", title="perfect"))
+    assert "nan" not in page.texts["td"].lower()

@@ -1,0 +1,169 @@
+"""Tables over seeds against plain arithmetic, and what each renderer escapes."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from semmix import ece, nll
+from semmix._errors import SemmixError
+from semmix.report.runs import load_run
+from semmix.report.tables import (
+    ACCURACY,
+    ECE,
+    Estimate,
+    aggregate,
+    estimate,
+    render_csv,
+    render_latex,
+    render_markdown,
+    render_text,
+    show_change,
+    show_estimate,
+)
+
+
+def test_estimate_is_the_student_interval():
+    values = [0.12, 0.15, 0.11, 0.19]
+    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    ours = estimate(values)
+    assert (ours.low, ours.high, ours.num) == (pytest.approx(low), pytest.approx(high), 4)
+
+
+def test_one_seed_has_no_interval():
+    alone = estimate([0.3])
+    assert math.isnan(alone.half_width)
+    assert not alone.has_interval
+    assert not alone.excludes_zero
+    assert show_estimate(ECE, alone) == "30.00"
+
+
+@pytest.mark.parametrize(
+    ("change", "clear"), [((-2, 1), True), ((2, 1), True), ((-1, 2), False), ((1, 1), False)]
+)
+def test_excludes_zero(change, clear):
+    assert Estimate(*change, num=3).excludes_zero is clear
+
+
+def test_values_are_shown_with_their_intervals():
+    assert show_estimate(ECE, Estimate(0.0152, 0.0021, 3)) == "1.52 ± 0.21"
+    assert show_change(ACCURACY, Estimate(-0.017, 0.004, 3)) == "−1.70 [−2.10, −1.30]"
+
+
+def test_rows_equal_plain_means_over_seeds(run_folders):
+    ce, csm = aggregate(run_folders)
+    assert (ce.name, csm.name) == ("CE", "CSM")
+    assert ce.seeds == csm.seeds == [0, 1, 2]
+    mine, theirs = ([load_run(f) for f in run_folders[k : k + 3]] for k in (3, 0))
+    errors = [[ece(run.before.probs, run.before.labels) for run in runs] for runs in (mine, theirs)]
+    assert csm.before["ece"].mean == pytest.approx(np.mean(errors[0]))
+    differences = np.subtract(errors[0], errors[1])
+    assert csm.change_before["ece"].mean == pytest.approx(differences.mean())
+    assert csm.change_before["ece"].half_width == pytest.approx(
+        stats.t.ppf(0.975, 2) * differences.std(ddof=1) / math.sqrt(3)
+    )
+    scaled = [nll(run.after.probs, run.after.labels) for run in theirs]
+    assert ce.after["nll"].mean == pytest.approx(np.mean(scaled))
+
+
+def test_temperature_undoes_known_overconfidence(run_folders):
+    ce, csm = aggregate(run_folders)
+    assert ce.temperature.mean == pytest.approx(2.0, rel=0.15)  # the fixture's sharpness
+    assert csm.temperature.mean == pytest.approx(1.05, rel=0.15)
+    assert ce.before["ece"].mean > 3 * ce.after["ece"].mean
+
+
+def test_differences_use_shared_seeds_only(tmp_path, make_run):
+    folders = [make_run(tmp_path / f"ce{s}", "ce", s, 2.0) for s in (0, 1)]
+    folders += [make_run(tmp_path / f"ls{s}", "ls", s, 1.2) for s in (1, 2)]
+    ce, ls = aggregate(folders)
+    shared = [load_run(tmp_path / name).before for name in ("ls1", "ce1")]
+    assert ls.change_before["ece"].num == 1
+    assert ls.change_before["ece"].mean == pytest.approx(
+        shared[0].metrics["ece"] - shared[1].metrics["ece"]
+    )
+    assert not ce.change_before
+    assert len(aggregate(folders, baseline="nobody")[0].change_before) == 0
+
+
+def test_names_show_just_what_tells_rows_apart(tmp_path, make_run):
+    folders = [
+        make_run(tmp_path / "a", "ce", 0, epochs=5),
+        make_run(tmp_path / "b", "csm", 0, mixed={"labels": "reannotated", "scale": 4.0}),
+        make_run(tmp_path / "c", "csm", 0, mixed={"labels": "requested", "scale": None}),
+        make_run(tmp_path / "d", "csm", 0, options={"weight": 0.5}, mixed={"labels": "requested"}),
+        make_run(tmp_path / "e", "mine", 0),
+    ]
+    assert [row.name for row in aggregate(folders)] == [
+        "CE",
+        "CSM (labels=reannotated, scale=4)",
+        "CSM (labels=requested)",
+        "CSM (weight=0.5, labels=requested)",
+        "mine",
+    ]
+
+
+def test_a_row_is_compared_with_the_baseline_most_like_it(tmp_path, make_run):
+    folders = [
+        make_run(tmp_path / f"{method}{epochs}{data}", method, 0, epochs=epochs, dataset=data)
+        for method in ("csm", "ce")
+        for epochs in (5, 9)
+        for data in ("digits", "cifar10")
+    ]
+    rows = aggregate(folders)
+    assert [row.baseline for row in rows[:4]] == [None] * 4
+    for row in rows[4:]:
+        assert row.baseline is not None
+        mine, theirs = row.runs[0].settings, row.baseline.runs[0].settings
+        assert {**mine, "method": "ce"} == theirs
+
+
+def test_the_same_run_twice_is_refused(tmp_path, make_run):
+    folders = [make_run(tmp_path / name, "ce", 0) for name in ("one", "two")]
+    with pytest.raises(SemmixError, match="same settings and seed"):
+        aggregate(folders)
+
+
+def test_unfinished_and_broken_runs_are_refused(tmp_path, make_run):
+    with pytest.raises(SemmixError, match="not finished"):
+        load_run(make_run(tmp_path / "a", "ce", 0, finished=False))
+    folder = make_run(tmp_path / "b", "ce", 0)
+    (folder / "logits-test.safetensors").write_bytes(b"nothing")
+    with pytest.raises(SemmixError, match="cannot read"):
+        load_run(folder)
+
+
+def test_text_and_markdown_hold_the_numbers(run_folders):
+    rows = aggregate(run_folders)
+    value = show_estimate(ECE, rows[1].before["ece"])
+    change = show_change(ECE, rows[1].change_before["ece"])
+    text, markdown = render_text(rows), render_markdown(rows)
+    assert value in text
+    line = markdown.splitlines()[3].split(" | ")
+    assert line[0] == "| CSM"
+    assert value in line
+    assert line[-1] == f"{change} |"
+
+
+def test_renderers_escape_names(tmp_path, make_run):
+    rows = aggregate([make_run(tmp_path / "a", "a_b|<i>[red]%\\", 0)])
+    assert "[red]" in render_text(rows)
+    assert r"a_b\|&lt;i>[red]%\\" in render_markdown(rows)
+    assert r"a\_b|<i>[red]\%\textbackslash{} & 1 &" in render_latex(rows)
+
+
+def test_csv_holds_full_precision(run_folders):
+    rows = aggregate(run_folders)
+    lines = list(csv.DictReader(io.StringIO(render_csv(rows))))
+    line = next(
+        line
+        for line in lines
+        if (line["method"], line["metric"], line["temperature"]) == ("CSM", "ece", "no")
+    )
+    assert float(line["mean"]) == rows[1].before["ece"].mean
+    assert float(line["change_high"]) == rows[1].change_before["ece"].high
+    assert line["seeds"] == "0 1 2"
+    assert line["pairs"] == "3"

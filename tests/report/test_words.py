@@ -1,0 +1,90 @@
+"""Sentences say no more than the numbers do."""
+
+from dataclasses import replace
+
+import pytest
+
+from semmix.report.tables import Estimate, Row
+from semmix.report.words import headline, sentence, sentence_after_scaling
+
+BASELINE = Row(
+    name="CE",
+    runs=(),
+    before={"ece": Estimate(0.032, 0.004, 3)},
+    after={"ece": Estimate(0.010, 0.001, 3)},
+    temperature=Estimate(2, 0.1, 3),
+    baseline=None,
+    change_before={},
+    change_after={},
+)
+
+
+def row(ece, change, accuracy=(0.0, 0.001, 3)):
+    """Return a row with this ECE, compared with CE's 3.2 %."""
+    changes = {"ece": Estimate(*change), "acc": Estimate(*accuracy)}
+    values = {"ece": Estimate(ece, 0.001, 3)}
+    return Row("CSM", (), values, values, Estimate(1, 0.1, 3), BASELINE, changes, changes)
+
+
+def plain(text):
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_clearly_better_at_the_same_accuracy():
+    assert plain(sentence(row(0.0152, (-0.0168, 0.004, 3)))) == (
+        "CSM is 2.1 times better calibrated than CE at the same accuracy "
+        "(ECE 1.5 % against 3.2 %, 3 seeds)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "words"),
+    [
+        ((0.012, 0.002, 3), "and 1.2 points more accurate"),
+        ((-0.012, 0.002, 3), "but 1.2 points less accurate"),
+        ((0.001, 0.02, 3), "with no clear difference in accuracy"),
+        ((-0.001, 0.004, 3), "at the same accuracy"),
+        ((-0.001, 0.0041, 3), "with no clear difference in accuracy"),
+    ],
+)
+def test_accuracy_is_named_as_it_is(accuracy, words):
+    assert words in sentence(row(0.0152, (-0.0168, 0.004, 3), accuracy))
+
+
+def test_clearly_worse():
+    text = plain(sentence(row(0.064, (0.032, 0.004, 3))))
+    assert text.startswith("CSM is 2.0 times worse calibrated than CE")
+
+
+def test_a_small_but_clear_gain_is_not_blown_up():
+    assert "slightly better" in sentence(row(0.0315, (-0.0005, 0.0001, 3)))
+
+
+def test_an_interval_over_zero_is_no_clear_difference():
+    assert plain(sentence(row(0.0152, (-0.0168, 0.02, 3)))) == (
+        "CSM shows no clear difference in calibration from CE (ECE 1.5 % against 3.2 %; "
+        "difference −1.68 points, interval −3.68 to +0.32; 3 seeds)."
+    )
+
+
+def test_one_seed_may_be_chance():
+    assert "may be chance" in sentence(row(0.0152, (-0.0168, float("nan"), 1)))
+
+
+def test_no_shared_seed_is_said():
+    alone = replace(row(0.0152, (-0.0168, 0.004, 3)), change_before={})
+    assert "share no seed" in sentence(alone)
+
+
+def test_scaled_sentence_uses_scaled_numbers():
+    text = plain(sentence_after_scaling(row(0.0152, (0.0052, 0.001, 3))))
+    assert "worse" in text
+    assert "against 1.0 %" in text
+
+
+def test_headline_takes_the_lowest_error_and_admits_a_winning_baseline():
+    good, bad = row(0.0152, (-0.0168, 0.004, 3)), row(0.05, (0.018, 0.004, 3))
+    assert headline([BASELINE, bad, good]) == sentence(good)
+    assert plain(headline([BASELINE, bad])) == (
+        "No method here is better calibrated than CE (ECE 3.2 %, one seed)."
+    )
