@@ -68,6 +68,7 @@ def _fetch_once(download: Download, partial: Path) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == 416 and have:  # nothing lies beyond what we have
             return
         raise

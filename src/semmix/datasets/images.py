@@ -13,7 +13,6 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # GIF only to recognise what is misnamed
 MAX_PIXELS = 80_000_000  # beyond this Pillow begins to suspect a decompression bomb
 MAX_FILE_BYTES = 512 * 2**20
-GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 class BadImageError(Exception):
@@ -93,13 +92,13 @@ def _check_header(image: Image.Image) -> None:
 
 
 def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
-    grey = image.mode in GREY_MODES
-    if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip at 255
+    if image.mode.startswith("I"):  # 16-bit grey; Pillow's own conversion would clip at 255
         wide = np.clip(np.asarray(image, dtype=np.float64), 0, 65535)
         return Image.fromarray(np.rint(wide / 257).astype(np.uint8))
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+    mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
         image = _on_white(image)
-    return image.convert("L" if grey else "RGB")
+    return image.convert(mode)
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -1,0 +1,194 @@
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from semmix import SemmixError
+from semmix.datasets import DataCheckConfig, check_data, load_dataset
+from semmix.datasets.folder import check_folder, read_folder
+
+
+def test_undivided_folder_is_split_by_class(make_folder):
+    dataset = load_dataset(make_folder(per_class=20))
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.image_shape == (3, 8, 8)
+    assert dataset.train.class_counts(2) == [14, 14]
+    assert dataset.val.class_counts(2) == dataset.test.class_counts(2) == [3, 3]
+    whole = [set(split.image_digests) for split in dataset.splits.values()]
+    assert len(set.union(*whole)) == 40
+    assert dataset.train.digest == load_dataset(str(make_folder("same", per_class=20))).train.digest
+
+
+def test_pixels_and_labels_arrive(make_folder):
+    folder = make_folder(per_class=3)
+    parts, _ = read_folder(folder)
+    expected = np.asarray(Image.open(folder / "dog" / "001.png"))
+    row = 3 + 1
+    np.testing.assert_array_equal(parts.splits[""].images[row].permute(1, 2, 0), expected)
+    assert parts.splits[""].labels.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_own_train_val_and_test_are_used_as_they_are(make_folder):
+    for part, count in {"train": 6, "val": 4, "test": 2}.items():
+        folder = make_folder(f"photos/{part}", per_class=count)
+    dataset = load_dataset(folder.parent)
+    assert [len(split) for split in dataset.splits.values()] == [12, 8, 4]
+
+
+@pytest.mark.parametrize("held_out", ["val", "test"])
+@pytest.mark.parametrize(("protocol", "sizes"), [("code", [36, 4, 20]), ("paper", [40, 10, 10])])
+def test_train_and_one_other_part_follow_the_protocol(make_folder, held_out, protocol, sizes):
+    make_folder("photos/train", per_class=20)
+    folder = make_folder(f"photos/{held_out}", per_class=10)
+    dataset = load_dataset(folder.parent, protocol=protocol)
+    assert [len(split) for split in dataset.splits.values()] == sizes
+
+
+def test_a_class_may_be_called_train(make_folder):
+    dataset = load_dataset(make_folder(classes=("ship", "test", "train")))
+    assert dataset.class_names == ("ship", "test", "train")
+
+
+def test_grey_folder_stays_grey_and_a_mixed_one_becomes_rgb(make_folder):
+    folder = make_folder(per_class=5)
+    for path in folder.glob("*/*.png"):
+        Image.open(path).convert("L").save(path)
+    assert load_dataset(folder).image_shape == (1, 8, 8)
+    Image.new("RGB", (8, 8), "red").save(folder / "cat" / "red.png")
+    parts, _ = read_folder(folder)
+    images = parts.splits[""].images
+    assert images.shape[1] == 3
+    assert torch.equal(images[0, 0], images[0, 2])
+
+
+def test_different_sizes_need_a_size(make_folder):
+    folder = make_folder()
+    Image.new("RGB", (30, 20)).save(folder / "dog" / "wide.jpg")
+    with pytest.raises(SemmixError, match=r"differ in size: 000.png is 8 x 8, wide.jpg is 30 x 20"):
+        load_dataset(folder)
+    assert load_dataset(folder, size=16).image_shape == (3, 16, 16)
+
+
+def test_unicode_names(make_folder):
+    folder = make_folder(classes=("Äpfel", "猫"))
+    assert load_dataset(folder).class_names == ("Äpfel", "猫")
+
+
+def test_names_that_are_not_text_are_reported_readably(make_folder, capsys):
+    folder = make_folder()
+    with open(os.fsencode(folder / "cat") + b"/bad-\xff.png", "wb"):
+        pass
+    load_dataset(folder)
+    assert r"cat/bad-\xff.png: 0 bytes" in capsys.readouterr().out
+
+
+def spoil(folder):
+    """Add one file of every bad kind to the class `cat`."""
+    cat = folder / "cat"
+    good = (cat / "000.png").read_bytes()
+    (cat / "zero.png").write_bytes(b"")
+    (cat / "cut.png").write_bytes(good[:100])
+    (cat / "text.jpg").write_text("hello")
+    (cat / "loop.webp").symlink_to(cat / "loop.webp")
+    (cat / "folder.png").mkdir()
+    os.mkfifo(cat / "pipe.png")
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    frames[0].save(cat / "moving.webp", save_all=True, append_images=frames[1:])
+    (cat / "notes.txt").write_text("not an image")
+    (cat / ".hidden").write_text("nobody asks")
+
+
+def test_bad_files_are_named_counted_and_skipped(make_folder, capsys):
+    folder = make_folder()
+    spoil(folder)
+    report = check_folder(folder)
+    assert Counter(bad.kind for bad in report.problems) == {
+        "empty": 1, "truncated": 1, "unreadable": 4, "animated": 1,
+    }  # fmt: skip
+    assert {bad.path for bad in report.skipped} == {
+        f"cat/{name}"
+        for name in ("zero.png", "cut.png", "text.jpg", "loop.webp", "folder.png", "pipe.png",
+                     "moving.webp")
+    }  # fmt: skip
+    assert report.ignored == ["cat/notes.txt"]
+    assert report.num_images == {("", "cat"): 10, ("", "dog"): 10}
+
+    dataset = load_dataset(folder)
+    assert sum(len(split) for split in dataset.splits.values()) == 20
+    printed = capsys.readouterr().out
+    assert "unreadable, skipped: 4" in printed
+    assert "cat/moving.webp: 2 frames" in printed
+
+
+def test_strict_refuses_what_would_be_skipped(make_folder):
+    folder = make_folder()
+    load_dataset(folder, strict=True)
+    spoil(folder)
+    with pytest.raises(SemmixError, match="7 files cannot be used"):
+        load_dataset(folder, strict=True)
+
+
+def test_check_tells_by_its_value_and_shortens_long_lists(make_folder, capsys):
+    folder = make_folder()
+    assert check_data(DataCheckConfig(name=str(folder)))
+    for k in range(8):
+        (folder / "dog" / f"zero{k}.png").write_bytes(b"")
+    assert not check_data(DataCheckConfig(name=str(folder)))
+    printed = capsys.readouterr().out
+    assert "empty, skipped: 8" in printed
+    assert "and 3 more" in printed
+
+
+def test_report_shows_parts_and_sizes(make_folder):
+    make_folder("photos/train", per_class=4)
+    folder = make_folder("photos/test", per_class=2, size=(5, 9)).parent
+    lines = check_folder(folder).lines()
+    assert lines[0].endswith("12 images in 2 classes")
+    assert lines[1:] == ["  train: 8", "  test: 4", "  2 sizes, most often 8 x 8"]
+
+
+def test_loops_of_links_end(make_folder):
+    folder = make_folder()
+    (folder / "loop").symlink_to(folder)
+    (folder / "self").symlink_to(folder / "self")
+    assert load_dataset(folder).class_names == ("cat", "dog")
+
+
+def test_hidden_and_empty_folders_are_no_classes(make_folder):
+    folder = make_folder()
+    for name in (".git", "__MACOSX", "empty"):
+        (folder / name).mkdir()
+    (folder / ".git" / "a.png").write_bytes((folder / "cat" / "000.png").read_bytes())
+    assert load_dataset(folder).class_names == ("cat", "dog")
+
+
+def test_folder_without_images(tmp_path):
+    with pytest.raises(SemmixError, match="no images found"):
+        load_dataset(tmp_path)
+
+
+def test_missing_folder(tmp_path):
+    with pytest.raises(SemmixError, match="no such folder"):
+        load_dataset(tmp_path / "nothing")
+
+
+def test_too_few_images_to_split(make_folder):
+    with pytest.raises(SemmixError, match="no images are left for the val split: 2 images"):
+        load_dataset(make_folder(per_class=1))
+
+
+def test_class_without_training_images(make_folder):
+    make_folder("photos/train", classes=("cat", "dog"))
+    folder = make_folder("photos/test", classes=("cat", "cow"))
+    with pytest.raises(SemmixError, match="without a training image: cow"):
+        load_dataset(folder.parent)
+
+
+def test_one_image_over_the_memory_limit_is_enough(make_folder, monkeypatch):
+    monkeypatch.setattr("semmix.datasets.folder.MAX_TOTAL_BYTES", 1000)
+    with pytest.raises(SemmixError, match="give a smaller size"):
+        load_dataset(make_folder())
+    assert load_dataset(make_folder("small"), size=4).image_shape == (3, 4, 4)

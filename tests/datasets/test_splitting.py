@@ -1,0 +1,116 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semmix import SemmixError
+from semmix.datasets import Split, long_tail_counts
+from semmix.datasets.splitting import (
+    long_tail,
+    seeded_order,
+    split_parts,
+    stratified_order,
+    take,
+)
+
+
+def shuffled(split, seed=5):
+    return split.select(torch.randperm(len(split), generator=torch.Generator().manual_seed(seed)))
+
+
+def test_an_order_depends_on_seed_and_images_not_on_arrival(make_split):
+    split = make_split()
+    order = seeded_order(split, 0)
+    assert sorted(order.tolist()) == list(range(len(split)))
+    assert not torch.equal(order, seeded_order(split, 1))
+    other = shuffled(split)
+    assert other.select(seeded_order(other, 0)).digest == split.select(order).digest
+
+
+@given(counts=st.lists(st.integers(1, 30), min_size=2, max_size=5), share=st.floats(0, 1), seed=...)
+def test_every_prefix_of_a_stratified_order_is_in_proportion(
+    counts: list[int], share: float, seed: int
+):
+    labels = torch.cat([torch.full((count,), k) for k, count in enumerate(counts)])
+    images = torch.arange(len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1)
+    split = Split(images, labels)
+    order = stratified_order(split, seed)
+    assert sorted(order.tolist()) == list(range(len(split)))
+    prefix = split.select(order[: round(share * len(split))])
+    for count, have in zip(counts, prefix.class_counts(len(counts)), strict=True):
+        assert abs(have - count * len(prefix) / len(split)) <= 1
+
+
+def test_code_protocol_holds_out_a_tenth_of_train(make_split):
+    whole, official_test = make_split(per_class=50), make_split(per_class=10, seed=1)
+    train, val, test = split_parts(whole, official_test, "code", seed=0, stratified=False)
+    assert (len(train), len(val)) == (180, 20)
+    assert test is official_test
+    both = Split(torch.cat([train.images, val.images]), torch.cat([train.labels, val.labels]))
+    assert both.order_free_digest == whole.order_free_digest
+
+
+def test_stratified_code_protocol_takes_the_same_share_of_every_class(make_split):
+    whole, official_test = make_split(per_class=50), make_split(per_class=10, seed=1)
+    train, val, _ = split_parts(whole, official_test, "code", seed=0, stratified=True)
+    assert train.class_counts(4) == [45] * 4
+    assert val.class_counts(4) == [5] * 4
+
+
+def test_paper_protocol_halves_the_test_part(make_split):
+    whole, official_test = make_split(per_class=50), make_split(per_class=10, seed=1)
+    train, val, test = split_parts(whole, official_test, "paper", seed=0, stratified=False)
+    assert train.order_free_digest == whole.order_free_digest
+    assert (len(val), len(test)) == (20, 20)
+    both = Split(torch.cat([val.images, test.images]), torch.cat([val.labels, test.labels]))
+    assert both.order_free_digest == official_test.order_free_digest
+
+
+@pytest.mark.parametrize("protocol", ["code", "paper"])
+def test_training_split_is_the_same_whatever_the_order_of_arrival(make_split, protocol):
+    whole, official_test = make_split(), make_split(seed=1)
+    one = split_parts(whole, official_test, protocol, seed=0, stratified=False)
+    two = split_parts(shuffled(whole), official_test, protocol, seed=0, stratified=False)
+    assert [a.digest for a in one] == [b.digest for b in two]
+
+
+def test_take_draws_evenly_and_refuses_too_many(make_split):
+    split = make_split()
+    assert take(split, 40, seed=0).class_counts(4) == [10] * 4
+    for size in (0, 101):
+        with pytest.raises(SemmixError, match="train_size"):
+            take(split, size, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "num_max", "imbalance", "total"),
+    [(10, 5000, 10, 20431), (10, 5000, 100, 12406), (100, 500, 10, 19573), (100, 500, 100, 10847)],
+)
+def test_long_tail_counts_are_the_published_ones(num_classes, num_max, imbalance, total):
+    counts = long_tail_counts(num_max, num_classes, imbalance)
+    assert sum(counts) == total
+    assert counts[0] == num_max
+    assert counts[-1] == num_max // imbalance
+
+
+def test_long_tail_counts_of_cifar10_lt():
+    expected = [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500]
+    assert long_tail_counts(5000, 10, 10) == expected
+    assert long_tail_counts(5000, 10, 1) == [5000] * 10
+
+
+def test_long_tail_is_seeded_and_measured_by_the_smallest_class(make_split):
+    split = make_split(per_class=40)
+    uneven = split.select(torch.arange(1, len(split)))  # class 0 has one image less
+    tail = long_tail(uneven, 4, imbalance=10, seed=0)
+    assert tail.class_counts(4) == long_tail_counts(39, 4, 10)
+    assert tail.digest == long_tail(uneven, 4, imbalance=10, seed=0).digest
+    assert tail.digest != long_tail(uneven, 4, imbalance=10, seed=1).digest
+    assert set(tail.image_digests) < set(uneven.image_digests)
+
+
+def test_impossible_tails_are_refused(make_split):
+    with pytest.raises(SemmixError, match="without an image"):
+        long_tail(make_split(per_class=5), 4, imbalance=10, seed=0)
+    with pytest.raises(SemmixError, match="at least 1"):
+        long_tail_counts(10, 4, 0.1)
