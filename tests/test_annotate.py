@@ -53,7 +53,7 @@ def test_swapping_the_classes_gives_one_less(feature, p_i, p_j, scale):
 
 @given(VECTORS, VECTORS, VECTORS, st.floats(0.2, 5))
 def test_the_papers_three_forms_agree(feature, p_i, p_j, tau):
-    """eq:probability_ratio equals eq:lambda_expressed always; eq:lambda_rewrite where norms match."""
+    """eq:probability_ratio equals eq:lambda_expressed; eq:lambda_rewrite where norms match."""
     distinct(p_i, p_j)
     ratio = 1 / (1 + np.exp(-(feature @ p_i - feature @ p_j) / tau))
     line2, norms = np.sum((p_i - p_j) ** 2), p_i @ p_i - p_j @ p_j

@@ -40,6 +40,8 @@ def test_nonsense_is_refused(bad):
 
 
 def test_grid_has_both_ends():
-    assert lambda_grid(8)[0] == 0 and lambda_grid(8)[-1] == 1 and len(lambda_grid()) == 8
+    assert lambda_grid(8)[0] == 0
+    assert lambda_grid(8)[-1] == 1
+    assert len(lambda_grid()) == 8
     with pytest.raises(SemmixError, match="ends"):
         lambda_grid(1)

@@ -43,7 +43,9 @@ def test_beta_draws_keep_the_ends_and_rise():
     p = plan(beta=0.4)
     for n in range(23):
         lams = p.set_lams(n)
-        assert lams[0] == 0 and lams[-1] == 1 and list(lams) == sorted(lams)
+        assert lams[0] == 0
+        assert lams[-1] == 1
+        assert list(lams) == sorted(lams)
         assert len(lams) == p.set_size
     assert p.set_lams(0) != p.set_lams(1)
     assert p.set_lams(3) == plan(beta=0.4).set_lams(3)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from semmix.datasets import Dataset, Split
+from semmix.labels import mix_labels
 from semmix.plan import all_pairs
 from semmix.training.batches import MixedImages
 from semmix.training.mixed import MixedSource
@@ -18,11 +19,15 @@ def toy_split(num: int, seed: int) -> Split:
     return Split((base + noise).clamp(0, 255).to(torch.uint8), labels)
 
 
-@pytest.fixture(scope="session")
-def toy_data() -> Dataset:
+def toy_dataset() -> Dataset:
     return Dataset(
         "toy", ("dark", "grey", "light"), toy_split(60, 0), toy_split(30, 1), toy_split(45, 2)
     )
+
+
+@pytest.fixture(scope="session")
+def toy_data() -> Dataset:
+    return toy_dataset()
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +37,6 @@ def toy_source(toy_data) -> MixedSource:
     i, j = pairs[:, :1], pairs[:, 1:]
     base = 40 + 80 * (lam * i + (1 - lam) * j)
     images = base[:, :, None, None, None].expand(-1, -1, 1, 8, 8).to(torch.uint8)
-    soft = torch.zeros(len(pairs), 8, 3).scatter_add_(
-        2, i[:, None].expand(-1, 8, 1), lam[..., None]
-    )
-    soft.scatter_add_(2, j[:, None].expand(-1, 8, 1), 1 - lam[..., None])
+    soft = mix_labels(i, j, lam, num_classes=3)
     inputs = {"mixsets": "toy", "annotation": None, "labels": "requested", "scale": None}
     return MixedSource(MixedImages.build(images, soft, pairs), toy_data.train.digest, inputs)

@@ -13,7 +13,9 @@ def test_multistep_is_the_published_one(epoch, rate):
 
 def test_cosine_falls_to_zero():
     rates = [learning_rate("cosine", 0.2, k / 10) for k in range(11)]
-    assert rates[0] == 0.2 and rates[5] == pytest.approx(0.1) and rates[10] == pytest.approx(0)
+    assert rates[0] == 0.2
+    assert rates[5] == pytest.approx(0.1)
+    assert rates[10] == pytest.approx(0)
     assert rates == sorted(rates, reverse=True)
 
 
