@@ -1,0 +1,183 @@
+"""The three propositions on a dense grid, and the solver against formulas and other solvers."""
+
+import sys
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+
+from semmix import SemmixError, confidence_balance
+from semmix.balance import (
+    BalanceConfig,
+    balance_table,
+    closed_form_beta,
+    cross_entropy,
+    focal,
+    load_loss,
+    minima,
+    run_balance,
+    spread_deltas,
+    squared_error,
+    verdict,
+)
+
+SOFTER, SHARPER = (0.5, 0.6, 0.7, 0.8, 0.9), (0.51, 0.65, 0.75, 0.85, 0.95, 0.999)
+ALPHAS = [(a1, a2) for a1, a2 in product(SHARPER, SOFTER) if a1 > a2]
+SHARES = [1e-6, 0.01, 0.1, 0.3, 0.6, 0.9, 0.999]
+focal1 = partial(focal, gamma=1.0)
+
+
+def distance(alpha1, alpha2):
+    return 2 * (alpha1 - alpha2) ** 2
+
+
+def grid(num_classes):
+    """Return (alphas, delta) with 0 < delta < the labels' distance; fewer for many classes."""
+    every = 1 if num_classes == 2 else 11
+    return [(a, share * distance(*a)) for a, share in product(ALPHAS, SHARES)][::every]
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 10])
+def test_cross_entropy_leans_to_the_sharper_label(num_classes):
+    for alphas, delta in grid(num_classes):
+        beta = confidence_balance(cross_entropy, *alphas, delta, num_classes).beta
+        assert beta < 0
+        assert beta == pytest.approx(closed_form_beta("ce", *alphas, delta), abs=1e-9)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 10])
+def test_focal_loss_leans_to_the_softer_label(num_classes):
+    for alphas, delta in grid(num_classes):
+        assert confidence_balance(focal1, *alphas, delta, num_classes).beta > 0
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 10])
+def test_squared_error_is_balanced_at_every_delta(num_classes):
+    every = 1 if num_classes == 2 else 11
+    for alphas, share in list(product(ALPHAS, [0.0, *SHARES, 1.0, 2.0]))[::every]:
+        delta = share * distance(*alphas)
+        beta, p1, p2 = confidence_balance(squared_error, *alphas, delta, num_classes)
+        assert abs(beta) < 1e-8
+        # Interpolations: p1 = lam q1 + (1 - lam) q2 with 2 lam - 1 = sqrt(delta / distance).
+        lam = (1 + min(np.sqrt(share), 1)) / 2
+        assert p1[0] == pytest.approx(lam * alphas[0] + (1 - lam) * alphas[1], abs=1e-10)
+        assert p2[0] == pytest.approx(lam * alphas[1] + (1 - lam) * alphas[0], abs=1e-10)
+
+
+def test_cross_entropy_is_balanced_at_delta_zero_and_from_the_labels_distance_on():
+    for alphas, share in product(ALPHAS, [0.0, 1.0, 3.0]):
+        beta = confidence_balance(cross_entropy, *alphas, share * distance(*alphas)).beta
+        assert abs(beta) < 1e-10
+
+
+def test_focal_answers_solve_the_papers_equation():
+    """Where the distance binds, p2 is the root of g(x)."""
+    for alphas, share in product(ALPHAS[::3], [1e-6, 0.01, 0.1]):
+        a1, a2 = alphas
+        delta = share * distance(*alphas)
+        eps = np.sqrt(delta / 2)
+
+        def half(a, x):
+            low, high = (1 - x) / x - np.log(x), x / (1 - x) - np.log(1 - x)
+            return (1 - a) * high - a * low
+
+        root = brentq(lambda x: half(a1, x + eps) + half(a2, x), 1e-9, 1 - eps - 1e-9, xtol=1e-14)  # noqa: B023
+        _, p1, p2 = confidence_balance(focal1, *alphas, delta)
+        assert p1[0] - p2[0] == pytest.approx(eps, abs=1e-12)
+        assert p2[0] == pytest.approx(root, abs=1e-9)
+
+
+def test_larger_gamma_leans_further():
+    betas = [
+        confidence_balance(partial(focal, gamma=gamma), 0.9, 0.6, 0.05).beta for gamma in range(6)
+    ]
+    assert betas == sorted(betas)
+    assert betas[0] == pytest.approx(closed_form_beta("ce", 0.9, 0.6, 0.05), abs=1e-9)
+
+
+def test_a_loss_may_be_written_in_numpy_or_torch():
+    in_torch = confidence_balance(lambda p, q: -(q * torch.log(p)).sum(), 0.9, 0.6, 0.05)
+    in_numpy = confidence_balance(lambda p, q: -np.sum(q * np.log(p)), 0.9, 0.6, 0.05)
+    assert in_torch.beta == pytest.approx(in_numpy.beta, abs=1e-12)
+
+
+def smoothed(p, q, eps=0.1):
+    target = (1 - eps) * q + eps / len(q)
+    return -(target * np.log(p)).sum()
+
+
+def test_a_loss_may_want_classes_no_label_names():
+    _, p1, p2 = confidence_balance(smoothed, 0.9, 0.6, 2.0, num_classes=5)
+    assert p1 == pytest.approx([0.83, 0.11, 0.02, 0.02, 0.02], abs=1e-6)
+    assert p2 == pytest.approx([0.56, 0.38, 0.02, 0.02, 0.02], abs=1e-6)
+
+
+def test_no_feasible_step_improves_a_constrained_optimum_over_all_classes():
+    delta = 0.02
+    _, p1, p2 = confidence_balance(smoothed, 0.9, 0.6, delta, num_classes=4)
+    assert squared_error(p1, p2) == pytest.approx(delta, abs=1e-9)
+    q1, q2 = np.array([0.9, 0.1, 0, 0]), np.array([0.6, 0.4, 0, 0])
+    best = smoothed(p1, q1) + smoothed(p2, q2)
+    rng = np.random.default_rng(0)
+    tried = 0
+    for _ in range(2000):
+        moves = 10 ** rng.uniform(-5, -2) * rng.normal(size=(2, 4))
+        other1, other2 = p1 + moves[0] - moves[0].mean(), p2 + moves[1] - moves[1].mean()
+        if squared_error(other1, other2) <= delta and min(other1.min(), other2.min()) > 0:
+            tried += 1
+            assert smoothed(other1, q1) + smoothed(other2, q2) > best - 1e-9
+    assert tried > 300
+
+
+def test_minima_finds_every_valley_and_both_ends():
+    valleys = minima(lambda x: np.cos(6 * np.pi * x), 0, 1)
+    assert valleys == pytest.approx([1 / 6, 1 / 2, 5 / 6], abs=1e-9)
+    assert minima(lambda x: x, 0, 1) == pytest.approx([0], abs=1e-9)
+    assert minima(lambda x: -x, 0, 1) == pytest.approx([1], abs=1e-9)
+    assert minima(lambda x: (x - 0.3) ** 2, 0.25, 0.25) == pytest.approx([0.25], abs=1e-9)
+
+
+def test_table_figure_and_verdict(tmp_path, capsys):
+    path = tmp_path / "balance.svg"
+    rows = run_balance(BalanceConfig(loss="ce", num_deltas=3, figure=path))
+    assert [row.delta for row in rows] == spread_deltas(0.9, 0.6, 3)
+    assert all(row.beta == pytest.approx(row.closed_form, abs=1e-9) for row in rows)
+    printed = capsys.readouterr().out
+    assert f"{rows[1].beta:.6e}" in printed
+    assert "leans to the sharper label" in printed
+    assert b"<svg" in path.read_bytes()
+
+
+def test_verdicts():
+    deltas = spread_deltas(0.9, 0.6, 3)
+    words = {"l2": "balanced", "ce": "sharper", "focal": "softer"}
+    for name, word in words.items():
+        assert word in verdict(balance_table({name: load_loss(name)}, 0.9, 0.6, deltas))
+    assert closed_form_beta("focal", 0.9, 0.6, 0.01) is None
+
+
+def test_a_users_own_loss_by_import_path(tmp_path, monkeypatch, capsys):
+    (tmp_path / "their_losses.py").write_text("def fourth(p, q):\n    return ((p - q) ** 4).sum()")
+    monkeypatch.syspath_prepend(tmp_path)
+    run_balance(BalanceConfig(loss="their_losses:fourth", num_deltas=2, figure=None))
+    assert "balanced" in capsys.readouterr().out
+    sys.modules.pop("their_losses")
+
+
+def test_user_mistakes():
+    for wrong in [(0.6, 0.9, 0.1), (0.9, 0.4, 0.1), (1.0, 0.6, 0.1), (0.9, 0.6, -1.0)]:
+        with pytest.raises(SemmixError):
+            confidence_balance(squared_error, *wrong)
+    with pytest.raises(SemmixError, match="num_classes >= 2"):
+        confidence_balance(squared_error, 0.9, 0.6, 0.1, num_classes=1)
+    with pytest.raises(SemmixError, match="two probability vectors"):
+        confidence_balance(lambda p: p, 0.9, 0.6, 0.1)
+    with pytest.raises(SemmixError, match="did you mean 'focal'"):
+        load_loss("fokal")
+    with pytest.raises(SemmixError, match=r"package\.module:function"):
+        load_loss("semmix.balance:missing")
+    with pytest.raises(SemmixError, match="num_deltas"):
+        BalanceConfig(num_deltas=1)
