@@ -73,6 +73,11 @@ def test_cross_entropy_is_balanced_at_delta_zero_and_from_the_labels_distance_on
         assert abs(beta) < 1e-10
 
 
+def test_focal_loss_leans_to_the_softer_label_without_a_constraint_too():
+    for alphas in ALPHAS:
+        assert confidence_balance(focal1, *alphas, 2.0).beta > 0
+
+
 def test_focal_answers_solve_the_papers_equation():
     """Where the distance binds, p2 is the root of g(x)."""
     for alphas, share in product(ALPHAS[::3], [1e-6, 0.01, 0.1]):
@@ -88,6 +93,12 @@ def test_focal_answers_solve_the_papers_equation():
         _, p1, p2 = confidence_balance(focal1, *alphas, delta)
         assert p1[0] - p2[0] == pytest.approx(eps, abs=1e-12)
         assert p2[0] == pytest.approx(root, abs=1e-9)
+
+
+def test_no_small_gamma_balances_focal_loss():
+    small = partial(focal, gamma=0.1)
+    assert confidence_balance(small, 0.9, 0.6, 0.0018).beta > 1e-3
+    assert confidence_balance(small, 0.9, 0.6, 0.0540).beta < -1e-3
 
 
 def test_larger_gamma_leans_further():

@@ -233,7 +233,7 @@ def closed_form_beta(name: str, alpha1: float, alpha2: float, delta: float) -> f
     plus, minus = np.poly1d([1, e]), np.poly1d([1, -e])
     cubic = (plus - alpha1) * minus * (1 - minus) + (minus - alpha2) * plus * (1 - plus)
     (t,) = (root.real for root in cubic.roots if root.imag == 0 and e < root.real < 1 - e)
-    return 2 * (t + e - alpha1) ** 2 - 2 * (t - e - alpha2) ** 2
+    return float(2 * (t + e - alpha1) ** 2 - 2 * (t - e - alpha2) ** 2)
 
 
 CURVES: dict[str, Loss] = {
