@@ -9,6 +9,7 @@ from semmix.calibration.agreement import (
     kl_divergence,
     total_variation,
 )
+from semmix.calibration.augmentation import tta_probs, views
 from semmix.calibration.intervals import (
     Difference,
     Interval,
@@ -33,25 +34,41 @@ from semmix.calibration.metrics import (
     oe,
     reliability,
     smooth_ece,
-    summary,
     ue,
     weighted_oe,
     weighted_ue,
 )
 from semmix.calibration.neighbours import piece, proximity
+from semmix.calibration.one_vs_rest import (
+    BetaCalibrator,
+    HistogramBinning,
+    IsotonicCalibrator,
+)
 from semmix.calibration.ood import ood_aupr, ood_auroc, ood_fpr, ood_score
+from semmix.calibration.procal import BinMeanShiftCalibrator, DensityRatioCalibrator
+from semmix.calibration.scaling import DirichletCalibrator, MatrixScaler, VectorScaler
 from semmix.calibration.selective import RiskCoverage, aurc, risk_coverage
+from semmix.calibration.streaming import CalibrationStream, summary
 from semmix.calibration.temperature import TemperatureScaler
 
 __all__ = [
+    "BetaCalibrator",
+    "BinMeanShiftCalibrator",
+    "CalibrationStream",
     "Calibrator",
+    "DensityRatioCalibrator",
     "Difference",
+    "DirichletCalibrator",
+    "HistogramBinning",
     "Interval",
+    "IsotonicCalibrator",
+    "MatrixScaler",
     "MeanInterval",
     "Reliability",
     "RiskCoverage",
     "TemperatureScaler",
     "TopLabel",
+    "VectorScaler",
     "accuracy",
     "aece",
     "aurc",
@@ -85,7 +102,9 @@ __all__ = [
     "summary",
     "top_label",
     "total_variation",
+    "tta_probs",
     "ue",
+    "views",
     "weighted_oe",
     "weighted_ue",
 ]

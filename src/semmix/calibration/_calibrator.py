@@ -15,7 +15,7 @@ from torch import Tensor
 
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import read_json, write_json, write_tensors
-from semmix.calibration._inputs import Array, as_labels, as_logits, as_numpy
+from semmix.calibration._inputs import Array, as_labels, as_logits, as_numpy, as_vector
 from semmix.calibration.metrics import nll
 
 State = dict[str, Array]
@@ -35,11 +35,11 @@ class Calibrator:
     def __init_subclass__(cls) -> None:
         Calibrator.kinds[cls.__name__] = cls
 
-    def _learn(self, logits: Array, labels: Array) -> State:
-        """Return what logits `[N, K]` and class indices `[N]` teach."""
+    def _learn(self, logits: Array, labels: Array, *context: Array) -> State:
+        """Return what logits `[N, K]` and class indices `[N]` teach; nothing, if nothing."""
         raise NotImplementedError
 
-    def _apply(self, state: State, logits: Array) -> Array:
+    def _apply(self, state: State, logits: Array, *context: Array) -> Array:
         """Return calibrated probabilities `[N, K]`."""
         raise NotImplementedError
 
@@ -47,26 +47,33 @@ class Calibrator:
         """Return the metric that fitting must not make worse than the identity."""
         return nll
 
-    def fit(self: Self, logits: Any, labels: Any) -> Self:
-        """Learn from held-out samples; what is no better than plain softmax is not kept."""
-        logits = as_logits(logits)
-        _refuse_probs(logits)
-        labels = _hard_labels(labels, logits)
-        state = self._learn(logits, labels)
+    def fit(self: Self, logits: Any, labels: Any, *context: Any) -> Self:
+        """Learn from held-out samples; what is worse than plain softmax there is not kept.
+
+        `context` is what else a method needs of each sample: the proximity, for ProCal.
+        """
+        rows, context = self._check(logits, context)
+        _refuse_probs(rows)
+        labels = _hard_labels(labels, rows)
+        self.num_classes_ = rows.shape[1]
+        self.state_ = self._learn(rows, labels, *context)
         measure = self._criterion()
-        better = measure(self._apply(state, logits), labels) <= measure(softmax(logits), labels)
-        self.state_ = state if better else {}
+        if measure(self._probs(rows, context), labels) > measure(softmax(rows), labels):
+            self.state_ = {}
         return self
 
-    def transform(self, logits: Any) -> Any:
+    def transform(self, logits: Any, *context: Any) -> Any:
         """Return calibrated probabilities, shaped like `logits`."""
-        state, rows = self._fitted(), as_logits(logits)
-        probs = self._apply(state, rows) if state else softmax(rows)
+        rows, context = self._check(logits, context)
+        if rows.shape[1] != self._fitted().num_classes_:
+            seen = f"{rows.shape[1]} classes, fitted on {self.num_classes_}"
+            raise SemmixError("logits do not fit the calibrator", seen, "use the same model's")
+        probs = self._probs(rows, context)
         return _like(probs[:, 1] if np.ndim(logits) == 1 else probs, logits)
 
-    def fit_transform(self, logits: Any, labels: Any) -> Any:
+    def fit_transform(self, logits: Any, labels: Any, *context: Any) -> Any:
         """Fit, then return the calibrated probabilities of the same logits."""
-        return self.fit(logits, labels).transform(logits)
+        return self.fit(logits, labels, *context).transform(logits, *context)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the settings by name, as scikit-learn expects."""
@@ -82,16 +89,33 @@ class Calibrator:
 
     def save(self, folder: Path) -> None:
         """Write `calibrator.json` and `calibrator.safetensors` into `folder`."""
-        tensors = {name: torch.from_numpy(np.array(v)) for name, v in self._fitted().items()}
+        state = self._fitted().state_
+        tensors = {name: torch.from_numpy(np.array(values)) for name, values in state.items()}
         write_tensors(Path(folder) / "calibrator.safetensors", tensors)
-        about = {"kind": type(self).__name__, "settings": asdict(self)}
+        about = {
+            "kind": type(self).__name__,
+            "settings": asdict(self),
+            "num_classes": self.num_classes_,
+        }
         write_json(Path(folder) / "calibrator.json", about)
 
-    def _fitted(self) -> State:
+    def _probs(self, logits: Array, context: tuple[Array, ...]) -> Array:
+        return self._apply(self.state_, logits, *context) if self.state_ else softmax(logits)
+
+    def _fitted(self: Self) -> Self:
         if not hasattr(self, "state_"):
             name = type(self).__name__
-            raise SemmixError(f"{name} is not fitted", name, "call fit(logits, labels) first")
-        return self.state_
+            raise SemmixError(f"{name} is not fitted", "no state", "call fit(logits, labels) first")
+        return self
+
+    def _check(self, logits: Any, context: tuple[Any, ...]) -> tuple[Array, tuple[Array, ...]]:
+        rows = as_logits(logits)
+        vectors = tuple(as_vector(values, "proximity") for values in context)
+        for vector in vectors:
+            if len(vector) != len(rows):
+                seen = f"{len(rows)} rows of logits, {len(vector)} proximities"
+                raise SemmixError("proximity does not fit the samples", seen, "pass one per sample")
+        return rows, vectors
 
 
 def load_calibrator(folder: Path) -> Calibrator:
@@ -101,6 +125,7 @@ def load_calibrator(folder: Path) -> Calibrator:
         raise unknown_name("calibrator", about["kind"], Calibrator.kinds)
     calibrator = Calibrator.kinds[about["kind"]](**about["settings"])
     tensors = load_file(Path(folder) / "calibrator.safetensors")
+    calibrator.num_classes_ = about["num_classes"]
     calibrator.state_ = {name: tensor.numpy() for name, tensor in tensors.items()}
     return calibrator
 
@@ -109,6 +134,12 @@ def softmax(logits: Array) -> Array:
     """Return softmax over the last axis, safe from overflow."""
     exponentials = np.exp(logits - logits.max(-1, keepdims=True))
     return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return the logarithm of softmax over the last axis, exact even where softmax rounds to 0."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def _hard_labels(labels: Any, logits: Array) -> Array:

@@ -61,8 +61,9 @@ def interval(
     value = measure(np.ones(num_samples))
     values = np.array([measure(counts) for counts in bootstrap(num_samples, resamples, seed)])
     low, high = pivotal(value, values, level)
-    floor = 0.0 if values.min() >= 0 else -np.inf
-    return Interval(float(max(min(low, value), floor)), float(max(high, value)))
+    least = 0.0 if values.min() >= 0 else -np.inf
+    most = 1.0 if _of_top_label(_unwrap(metric)[0]) else np.inf
+    return Interval(float(max(min(low, value), least)), float(min(max(high, value), most)))
 
 
 def paired_difference(
@@ -131,7 +132,7 @@ def sample_size_warning(probs: Any, labels: Any, bins: int = 15) -> str | None:
 
 def prepare(metric: Metric, probs: Any, labels: Any) -> tuple[Weighted, int]:
     """Return the metric as a function of the samples' multiplicities `[N]`, and N."""
-    inner, options = (metric.func, metric.keywords) if isinstance(metric, partial) else (metric, {})
+    inner, options = _unwrap(metric)
     if inner in _PER_SAMPLE and not options:
         values = _PER_SAMPLE[inner](*check_samples(probs, labels))
         return lambda counts: float(np.dot(values, counts) / counts.sum()), len(values)
@@ -158,6 +159,10 @@ def pivotal(value: float, values: Array, level: float) -> Interval:
 
 
 _PER_SAMPLE = {metrics.nll: metrics.log_losses, metrics.brier: metrics.squared_errors}
+
+
+def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
+    return (metric.func, metric.keywords) if isinstance(metric, partial) else (metric, {})
 
 
 def _of_top_label(metric: Metric) -> bool:

@@ -6,6 +6,7 @@ Samples labelled `ignore_index` are skipped; `class_weights` `[K]` weigh each sa
 Bins are `(lower, upper]`, of equal width unless said otherwise; a probability of 0 joins the first.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -224,23 +225,6 @@ def reliability(
     return top_label(probs, labels, ignore_index, class_weights).bin_sums(bins).reliability()
 
 
-def summary(probs: Any, labels: Any, bins: int = 15) -> dict[str, float]:
-    """Return the metrics of a usual table, by name, all from the same samples."""
-    top = top_label(probs, labels)
-    return {
-        "acc": top.accuracy(),
-        "ece": top.ece(bins),
-        "aece": top.aece(bins),
-        "oe": top.oe(bins),
-        "ue": top.ue(bins),
-        "classwise_ece": classwise_ece(probs, labels, bins),
-        "mce": top.mce(bins),
-        "nll": nll(probs, labels),
-        "brier": brier(probs, labels),
-        "confidence": top.mean_confidence(),
-    }
-
-
 def log_losses(probs: Rows, labels: Array) -> Array:
     """Return each sample's -sum_k q_k log p_k in float64, `[N]`."""
     losses = np.empty(len(labels))
@@ -278,17 +262,25 @@ def entropies(probs: Rows) -> Array:
 
 def classwise_sums(probs: Rows, labels: Array, bins: int, weights: Array | None = None) -> BinSums:
     """Return the sums of p_k and of "the label is k" over each class's bins, `[K, bins]` each."""
-    num_classes, bins = probs.shape[1], check_bins(bins)
-    weights = np.ones(len(labels)) if weights is None else weights
-    total = np.zeros((3, num_classes * bins))
+    total = np.zeros((3, probs.shape[1] * check_bins(bins)))
+    for cells, columns in classwise_columns(probs, labels, bins, weights):
+        for sums, values in zip(total, columns, strict=True):
+            sums += np.bincount(cells, values, len(sums))
+    return BinSums(*total.reshape(3, probs.shape[1], bins))
+
+
+def classwise_columns(
+    probs: Rows, labels: Array, bins: int, weights: Array | None
+) -> Iterator[tuple[Array, tuple[Array, ...]]]:
+    """Yield, block by block, the cell (class, bin) of every p_k with its weight, p_k and target."""
+    classes = np.arange(probs.shape[1])
     for where, block in prob_blocks(probs):
         rows = block.cpu().numpy()
-        cells = (bin_index(rows, bins) + bins * np.arange(num_classes)).ravel()
-        targets = _targets(labels[where], num_classes)
-        for sums, values in zip(total, (1.0, rows, targets), strict=True):
-            weighted = np.broadcast_to(weights[where][:, None] * values, rows.shape)
-            sums += np.bincount(cells, weighted.ravel(), len(sums))
-    return BinSums(*total.reshape(3, num_classes, bins))
+        cells = bin_index(rows, bins) + bins * classes
+        targets = labels[where] if labels.ndim == 2 else labels[where, None] == classes
+        weight = np.ones((len(rows), 1)) if weights is None else weights[where, None]
+        columns = (weight * values for values in (np.ones(rows.shape), rows, targets))
+        yield cells.ravel(), tuple(column.ravel() for column in columns)
 
 
 def _expected_square(labels: Array, weights: Array | None) -> float:
@@ -300,7 +292,3 @@ def _expected_square(labels: Array, weights: Array | None) -> float:
 
 def _of_label(rows: Array, labels: Array) -> Array:
     return rows[np.arange(len(rows)), labels]
-
-
-def _targets(labels: Array, num_classes: int) -> Array:
-    return labels if labels.ndim == 2 else labels[:, None] == np.arange(num_classes)

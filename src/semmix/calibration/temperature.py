@@ -29,7 +29,7 @@ class TemperatureScaler(Calibrator):
     @property
     def temperature(self) -> float:
         """The fitted temperature; above 1, the model was overconfident."""
-        return float(self._fitted().get("temperature", 1.0))
+        return float(self._fitted().state_.get("temperature", 1.0))
 
     def _learn(self, logits: Array, labels: Array) -> State:
         find = best_on_grid if self.search == "ece-grid" else least_nll

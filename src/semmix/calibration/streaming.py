@@ -1,0 +1,173 @@
+"""Metrics of samples that arrive in batches or on several machines, merged without rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch.distributed as distributed
+
+from semmix._errors import SemmixError
+from semmix.calibration._bins import BinSums, bin_index, check_bins
+from semmix.calibration._inputs import (
+    Array,
+    Rows,
+    as_numpy,
+    as_probs,
+    as_rows,
+    check_samples,
+    row_blocks,
+)
+from semmix.calibration._toplabel import TopLabel, sample_weights, top_label
+from semmix.calibration.metrics import classwise_columns, log_losses, squared_errors
+
+COARSE, FINE = 20, 52
+"""Binary digits after the point of the two whole numbers that hold a sum."""
+
+
+class ExactSums:
+    """Sums held as whole multiples of 2^-52, so that neither order nor grouping can change them.
+
+    Two 64-bit integers per sum, enough for 2^32 samples below 2^10 each.
+    """
+
+    def __init__(self, *shape: int):
+        self.coarse = np.zeros(shape, np.int64)
+        self.fine = np.zeros(shape, np.int64)
+
+    def add(self, row: int, cells: Array, values: Array) -> None:
+        """Add float64 `values` to the `cells` of one row; at most 2^20 at a time stay exact."""
+        coarse = np.rint(values * 2.0**COARSE)
+        fine = np.rint((values - coarse * 2.0**-COARSE) * 2.0**FINE)
+        size = self.coarse.shape[1]
+        self.coarse[row] += np.bincount(cells, coarse, size).astype(np.int64)
+        self.fine[row] += np.bincount(cells, fine, size).astype(np.int64)
+
+    def merge(self, other: ExactSums) -> None:
+        """Add the sums of `other`."""
+        self.coarse += other.coarse
+        self.fine += other.fine
+
+    def values(self) -> Array:
+        """Return the sums as float64."""
+        return self.coarse * 2.0**-COARSE + self.fine * 2.0**-FINE
+
+
+class CalibrationStream:
+    """The metrics of `summary` from batches: `update`, `compute`, `reset`, `merge`, `sync`.
+
+    However the samples are split between batches, processes and machines, and in whatever order
+    they come, the binned metrics are the same to the last bit.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        bins: int = 15,
+        *,
+        keep_samples: bool = True,
+        ignore_index: int | None = None,
+        class_weights: Any = None,
+    ):
+        """Start empty.
+
+        Args:
+            num_classes: K; 2 when batches are vectors of the probability of class 1.
+            bins: equal-width bins of each metric.
+            keep_samples: keep each sample's confidence and correctness, 24 bytes, which the
+                adaptive ECE needs; without them memory is constant and `aece` is left out.
+            ignore_index: label of samples to skip.
+            class_weights: weight `[K]` of samples by label.
+        """
+        self.num_classes, self.bins = num_classes, check_bins(bins)
+        self.keep_samples = keep_samples
+        self.ignore_index, self.class_weights = ignore_index, class_weights
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._top = ExactSums(3, self.bins)
+        self._losses = ExactSums(2, 1)
+        self._classwise = ExactSums(3, self.num_classes * self.bins)
+        self._kept: list[TopLabel] = []
+
+    def update(self, probs: Any, labels: Any) -> None:
+        """Add a batch of probabilities `[N, K]` and labels."""
+        probs, labels = as_probs(probs), as_rows(labels, "labels")
+        if probs.shape[1] != self.num_classes:
+            seen = f"{probs.shape[1]} columns, {self.num_classes} classes announced"
+            raise SemmixError("the batch has another number of classes", seen, "check num_classes")
+        if self.ignore_index is not None and bool((as_numpy(labels) == self.ignore_index).all()):
+            return
+        probs, labels = check_samples(probs, labels, self.ignore_index)
+        weights = sample_weights(labels, self.class_weights, self.num_classes)
+        weights = np.ones(len(labels)) if weights is None else weights
+        for where in row_blocks(*probs.shape):
+            self._add(probs[where], labels[where], weights[where])
+
+    def merge(self, other: CalibrationStream) -> None:
+        """Add all samples that `other` has seen."""
+        if (self.num_classes, self.bins) != (other.num_classes, other.bins):
+            seen = f"{(self.num_classes, self.bins)} and {(other.num_classes, other.bins)}"
+            raise SemmixError("streams differ in (classes, bins)", seen, "make them alike")
+        self._top.merge(other._top)
+        self._losses.merge(other._losses)
+        self._classwise.merge(other._classwise)
+        self._kept += other._kept
+
+    def sync(self) -> None:
+        """Give every process of the default torch.distributed group the samples of all."""
+        if not distributed.is_initialized():
+            return
+        streams: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(streams, self)
+        self.reset()
+        for stream in streams:
+            self.merge(stream)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of all samples so far, by name."""
+        top = BinSums(*self._top.values())
+        total = float(top.weight.sum())
+        if total == 0:
+            raise SemmixError("no samples yet", 0, "call update(probs, labels) first")
+        loss, squared_error = self._losses.values()[:, 0] / total
+        classwise = BinSums(*self._classwise.values().reshape(3, self.num_classes, self.bins))
+        metrics = {
+            "acc": float(top.correct.sum()) / total,
+            "ece": top.ece(),
+            "aece": self.top_label().aece(self.bins) if self.keep_samples else None,
+            "oe": top.oe(),
+            "ue": top.ue(),
+            "classwise_ece": classwise.ece() / self.num_classes,
+            "mce": top.mce(),
+            "nll": float(loss),
+            "brier": float(squared_error),
+            "confidence": float(top.confidence.sum()) / total,
+        }
+        return {name: value for name, value in metrics.items() if value is not None}
+
+    def top_label(self) -> TopLabel:
+        """Return the kept samples, in the order they came."""
+        columns = [(top.confidence, top.correct, top.weights) for top in self._kept]
+        return TopLabel(*map(np.concatenate, zip(*columns, strict=True)))
+
+    def _add(self, probs: Rows, labels: Array, weights: Array) -> None:
+        top = top_label(probs, labels).reweighted(weights)
+        cells = bin_index(top.confidence, self.bins)
+        for row, values in enumerate((1.0, top.confidence, top.correct)):
+            self._top.add(row, cells, weights * values)
+        for row, losses in enumerate((log_losses(probs, labels), squared_errors(probs, labels))):
+            self._losses.add(row, np.zeros(len(losses), np.int64), weights * losses)
+        for cells, columns in classwise_columns(probs, labels, self.bins, weights):
+            for row, values in enumerate(columns):
+                self._classwise.add(row, cells, values)
+        if self.keep_samples:
+            self._kept.append(top)
+
+
+def summary(probs: Any, labels: Any, bins: int = 15) -> dict[str, float]:
+    """Return the metrics of a usual table by name, all from the same samples."""
+    stream = CalibrationStream(as_probs(probs).shape[1], bins)
+    stream.update(probs, labels)
+    return stream.compute()
