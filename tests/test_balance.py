@@ -73,9 +73,10 @@ def test_cross_entropy_is_balanced_at_delta_zero_and_from_the_labels_distance_on
         assert abs(beta) < 1e-10
 
 
-def test_focal_loss_leans_to_the_softer_label_without_a_constraint_too():
-    for alphas in ALPHAS:
-        assert confidence_balance(focal1, *alphas, 2.0).beta > 0
+def test_focal_loss_may_lean_to_the_sharper_label_once_answers_are_free():
+    assert confidence_balance(focal1, 0.9, 0.6, 2.0).beta == pytest.approx(0.0278314, abs=1e-6)
+    assert confidence_balance(focal1, 0.95, 0.8, 2.0).beta == pytest.approx(-0.0011617, abs=1e-6)
+    assert confidence_balance(focal1, 0.999, 0.9, 2.0).beta == pytest.approx(-0.0305812, abs=1e-6)
 
 
 def test_focal_answers_solve_the_papers_equation():
