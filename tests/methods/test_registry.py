@@ -2,7 +2,9 @@
 
 import ast
 import inspect
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,43 +12,49 @@ import torch
 from semmix import SemmixError, methods
 from semmix.methods import Batch, list_methods, method, method_options
 
-OWN_METHOD = '''
-from dataclasses import dataclass
-from semmix.methods import Method
-
-@dataclass(kw_only=True, eq=False)
-class Own(Method):
-    scale: float = 2.0
-    """Factor."""
-
-    def step(self, forward, batch):
-        return {"loss": self.scale * forward(batch.images).square().mean()}
-'''
+DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
 
 
-def loss_of_own(name: str) -> float:
-    batch = Batch(
-        images=torch.ones(2, 3), labels=torch.zeros(2).long(), index=torch.zeros(2).long()
-    )
-    return method(name, num_classes=3, scale=5.0).step(lambda x: x, batch)["loss"].item()
+@pytest.fixture
+def example():
+    """Return the method that the documentation shows how to write."""
+    return re.search(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
 
 
-def test_a_new_file_in_the_folder_is_a_new_method(tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(OWN_METHOD)
+def extra_loss(name: str) -> float:
+    batch = Batch(images=torch.ones(2, 3), labels=torch.tensor([0, 1]), index=torch.arange(2))
+    terms = method(name, num_classes=3, weight=5.0).step(lambda images: images, batch)
+    return (terms["loss"] - terms["ce"]).item()
+
+
+def test_a_new_file_in_the_folder_is_a_new_method(example, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(example)
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
-    assert "own" in list_methods()
-    assert method_options("own") == {"scale": 2.0}
-    assert loss_of_own("own") == 5.0
+    assert "mine" in list_methods()
+    assert method_options("mine") == {"weight": 1.0}
+    assert extra_loss("mine") == pytest.approx(5.0)
 
 
-def test_a_users_method_by_import_path(tmp_path, monkeypatch):
-    (tmp_path / "their_methods.py").write_text(OWN_METHOD)
+def test_a_users_method_by_import_path(example, tmp_path, monkeypatch):
+    (tmp_path / "their_methods.py").write_text(example)
     monkeypatch.syspath_prepend(tmp_path)
-    assert loss_of_own("their_methods:Own") == 5.0
+    assert extra_loss("their_methods:Mine") == pytest.approx(5.0)
     with pytest.raises(SemmixError, match=r"package\.module:ClassName"):
         method("their_methods:Missing", num_classes=3)
     with pytest.raises(SemmixError, match="is not a method"):
         method("their_methods:dataclass", num_classes=3)
+
+
+def test_a_file_holds_one_method(tmp_path, monkeypatch):
+    (tmp_path / "empty.py").write_text("")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    with pytest.raises(SemmixError, match="must define one method"):
+        method("empty", num_classes=3)
+
+
+def test_every_method_is_documented():
+    table = DOCS.read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in table for name in list_methods())
 
 
 def test_names_and_options_are_checked():

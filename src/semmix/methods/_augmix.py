@@ -12,21 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
-POINTWISE = ("autocontrast", "equalize", "posterize", "solarize")
-OPERATIONS = GEOMETRIC + POINTWISE
-
-
-def apply_operations(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Return each square image after the operation of its index (out of range: unchanged).
-
-    `level` lies between 0 and 10, the strongest; `sign` is -1 or 1 and turns geometric
-    operations round. All three are `[N]`.
-    """
-    result = warp(images, coordinates(operation, level * sign, images.shape[-1]))
-    for index, name in enumerate(POINTWISE, start=len(GEOMETRIC)):
-        changed = _POINTWISE[name](images, level.view(-1, 1, 1, 1))
-        result = torch.where((operation == index).view(-1, 1, 1, 1), changed, result)
-    return result
 
 
 def coordinates(operation: Tensor, level: Tensor, size: int) -> Tensor:
@@ -96,9 +81,23 @@ def solarize(images: Tensor, level: Tensor) -> Tensor:
     return torch.where(images < threshold, images, 255 - images)
 
 
-_POINTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+POINTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "autocontrast": autocontrast,
     "equalize": equalize,
     "posterize": posterize,
     "solarize": solarize,
 }
+OPERATIONS = (*GEOMETRIC, *POINTWISE)
+
+
+def apply_operations(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor) -> Tensor:
+    """Return each square image after the operation of its index (out of range: unchanged).
+
+    `level` lies between 0 and 10, the strongest; `sign` is -1 or 1 and turns geometric
+    operations round. All three are `[N]`.
+    """
+    result = warp(images, coordinates(operation, level * sign, images.shape[-1]))
+    for index, change in enumerate(POINTWISE.values(), start=len(GEOMETRIC)):
+        changed = change(images, level.view(-1, 1, 1, 1))
+        result = torch.where((operation == index).view(-1, 1, 1, 1), changed, result)
+    return result

@@ -72,7 +72,8 @@ def mndcg(conf: Tensor, mixed_conf: Tensor, purity: Tensor) -> Tensor:
     purity, order = purity.sort(dim=0, descending=True, stable=True)
     gains = torch.cat([conf[None], mixed_conf.gather(0, order)])  # [1 + Q, B]
     ideal = torch.cat([torch.ones_like(conf)[None], purity])
-    discount = torch.arange(2.0, 2 + len(gains), device=conf.device).log2()[:, None]
+    ranks = torch.arange(len(gains), device=conf.device, dtype=conf.dtype)
+    discount = (ranks + 2).log2()[:, None]
     ratio = (gains / discount).sum(0) / (ideal / discount).sum(0)
     return (1 - torch.minimum(ratio, 1 / ratio)).mean()
 
@@ -85,5 +86,5 @@ def margin_ranking(
     `broadcast` multiplies every image's term with every image's mask, as the published code does.
     """
     excess = (mixed_logits.amax(-1) - logits.amax(-1) + margin).relu()  # [Q, B]
-    mixed = (purity < 1).to(excess.dtype)
+    mixed = (purity < 1 - 1e-6).to(excess.dtype)  # lam + (1 - lam) may round below 1
     return mixed.mean() * excess.mean() if broadcast else (mixed * excess).mean()
