@@ -59,7 +59,7 @@ def test_import_check_and_load(npz, tmp_path, capsys):
     folder = import_data(DataImportConfig(name="cifar10", source=npz, root=root))
     assert folder == root / "cifar10"
     assert "30 train, 10 test images, digests verified" in capsys.readouterr().out
-    assert check_data(DataCheckConfig(name="cifar10", root=root))
+    assert check_data(DataCheckConfig(name="cifar10", root=root)) == 0
     assert len(load_dataset("cifar10", root=root).test) == 10
 
 

@@ -133,10 +133,10 @@ def test_strict_refuses_what_would_be_skipped(make_folder):
 
 def test_check_tells_by_its_value_and_shortens_long_lists(make_folder, capsys):
     folder = make_folder()
-    assert check_data(DataCheckConfig(name=str(folder)))
+    assert check_data(DataCheckConfig(name=str(folder))) == 0
     for k in range(8):
         (folder / "dog" / f"zero{k}.png").write_bytes(b"")
-    assert not check_data(DataCheckConfig(name=str(folder)))
+    assert check_data(DataCheckConfig(name=str(folder))) == 1
     printed = capsys.readouterr().out
     assert "empty, skipped: 8" in printed
     assert "and 3 more" in printed
@@ -165,7 +165,20 @@ def test_hidden_and_empty_folders_are_no_classes(make_folder):
     assert load_dataset(folder).class_names == ("cat", "dog")
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
+def test_a_closed_class_folder_is_named(make_folder):
+    folder = make_folder(classes=("cat", "cow", "dog"))
+    (folder / "cow").chmod(0)
+    try:
+        report = check_folder(folder)
+    finally:
+        (folder / "cow").chmod(0o755)
+    assert [(bad.path, bad.kind) for bad in report.skipped] == [("cow", "unreadable")]
+    assert report.num_images.total() == 20
+
+
 def test_folder_without_images(tmp_path):
+    assert check_data(DataCheckConfig(name=str(tmp_path))) == 1
     with pytest.raises(SemmixError, match="no images found"):
         load_dataset(tmp_path)
 
@@ -178,6 +191,15 @@ def test_missing_folder(tmp_path):
 def test_too_few_images_to_split(make_folder):
     with pytest.raises(SemmixError, match="no images are left for the val split: 2 images"):
         load_dataset(make_folder(per_class=1))
+
+
+def test_no_usable_training_image(make_folder):
+    folder = make_folder("photos/train", per_class=1).parent
+    make_folder("photos/test")
+    for path in folder.glob("train/*/*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(SemmixError, match="no usable training image"):
+        load_dataset(folder)
 
 
 def test_class_without_training_images(make_folder):

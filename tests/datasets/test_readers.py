@@ -172,6 +172,13 @@ def test_fashion_mnist_idx_files(tmp_path, packed):
     check_same(promise(FASHION_MNIST, train, test), source, train, test)
 
 
+@pytest.mark.parametrize("data", [b"", b"\0\0\x08\x03\0", b"\0\0\x08\x01\0\0\0\x05abc"])
+def test_damaged_idx_file_is_named(tmp_path, data):
+    source = write_folder(tmp_path / "fashion", {"train-images-idx3-ubyte": data})
+    with pytest.raises(SemmixError, match="train-images-idx3-ubyte"):
+        read_source(FASHION_MNIST, source)
+
+
 def jpeg(colour, mode="RGB"):
     file = io.BytesIO()
     Image.new(mode, (64, 64), colour).save(file, "JPEG", quality=95)

@@ -38,7 +38,9 @@ def test_every_prefix_of_a_stratified_order_is_in_proportion(
     assert sorted(order.tolist()) == list(range(len(split)))
     prefix = split.select(order[: round(share * len(split))])
     for count, have in zip(counts, prefix.class_counts(len(counts)), strict=True):
-        assert abs(have - count * len(prefix) / len(split)) <= 1
+        wanted = count * len(prefix) / len(split)
+        # Each class is rounded by half an image at most; the others' rounding shifts the cut.
+        assert abs(have - wanted) <= 0.5 + count / len(split) * len(counts) / 2 + 1e-9
 
 
 def test_code_protocol_holds_out_a_tenth_of_train(make_split):

@@ -11,7 +11,7 @@ from semmix.datasets.commands import (
     list_data,
 )
 from semmix.datasets.dataset import Dataset, Split
-from semmix.datasets.folder import FolderReport, Problem
+from semmix.datasets.folder_report import FolderReport, Problem
 from semmix.datasets.load import list_datasets, load_dataset
 from semmix.datasets.splitting import long_tail_counts
 

@@ -4,6 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
 from semmix._progress import say
 from semmix.datasets.catalog import CATALOG, Entry, find_entry, read_source, verify_parts
 from semmix.datasets.download import fetch
@@ -26,7 +28,7 @@ class DataListConfig(_DataConfig):
 class DataGetConfig(_DataConfig):
     """Download a data set from its authors, check it and import it."""
 
-    name: str
+    name: Positional[str]
     """The data set, such as cifar10."""
 
 
@@ -34,10 +36,10 @@ class DataGetConfig(_DataConfig):
 class DataImportConfig(_DataConfig):
     """Import a data set from files you have, after checking that they are that data set."""
 
-    name: str
+    name: Positional[str]
     """The data set, such as cifar10."""
 
-    source: Path
+    source: Positional[Path]
     """An archive, an .npz or a folder; `semmix data list` says what each can be read from."""
 
 
@@ -45,7 +47,7 @@ class DataImportConfig(_DataConfig):
 class DataCheckConfig(_DataConfig):
     """Check an imported data set against its digests, or every file of an image folder."""
 
-    name: str
+    name: Positional[str]
     """The data set, or the path of an image folder."""
 
 
@@ -97,14 +99,14 @@ def _import(entry: Entry, source: Path, root: Path) -> Path:
     return artifact.folder
 
 
-def check_data(config: DataCheckConfig) -> bool:
-    """Return whether all is well; print what is not."""
+def check_data(config: DataCheckConfig) -> int:
+    """Return the exit status: 0 if all is well, 1 if files of the folder cannot be used."""
     if config.name not in CATALOG and looks_like_folder(config.name):
         report = check_folder(Path(config.name))
         say("\n".join(report.lines()))
-        return not report.skipped
+        return 1 if report.skipped or not report.num_images else 0
     entry, root = find_entry(config.name), data_root(config.root)
     parts = verify_parts(entry, load_parts(entry.name, root), root / entry.name)
     for part, split in parts.splits.items():
         say(f"{entry.name} {part}: {len(split)} images, digest {split.digest}")
-    return True
+    return 0

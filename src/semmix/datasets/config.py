@@ -27,6 +27,10 @@ class DatasetConfig:
     """Use this many training images, drawn evenly from the classes; all by default."""
     imbalance: float | None = None
     """Make a long tail: size of the largest class over that of the smallest."""
+    size: int | None = None
+    """Scale and crop the images to this height and width; needed where a folder's sizes differ."""
+    strict: bool = False
+    """Refuse an image folder with unusable files instead of skipping them."""
 
     def load(self) -> Dataset:
         """Return the data set."""
@@ -37,4 +41,6 @@ class DatasetConfig:
             seed=self.split_seed,
             train_size=self.train_size,
             imbalance=self.imbalance,
+            size=self.size,
+            strict=self.strict,
         )

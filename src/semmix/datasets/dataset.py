@@ -1,16 +1,18 @@
 """What every data set becomes: three splits of uint8 images with their labels, in memory."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from semmix._errors import SemmixError
 
-CHUNK = 4096  # images turned to floats at a time
+CHUNK = 1024  # images copied at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,20 +37,26 @@ class Split:
     @cached_property
     def digest(self) -> str:
         """SHA-256 over shape, pixels in HWC order and labels."""
-        pixels = self.images.permute(0, 2, 3, 1).contiguous()  # [N, H, W, C]
-        total = hashlib.sha256(f"{tuple(pixels.shape)}|".encode())
-        total.update(pixels.numpy().data)
+        num, channels, height, width = self.images.shape
+        total = hashlib.sha256(f"{(num, height, width, channels)}|".encode())
+        for pixels in self._pixel_chunks():
+            total.update(pixels.data)
         total.update(self.labels.contiguous().numpy().astype("<i8").data)
         return total.hexdigest()
 
     @cached_property
     def image_digests(self) -> list[bytes]:
         """SHA-256 over label byte and HWC pixels, of each image."""
-        pixels = self.images.permute(0, 2, 3, 1).contiguous().numpy()
+        images = (image for pixels in self._pixel_chunks() for image in pixels)
         return [
             hashlib.sha256(_label_bytes(label) + image.tobytes()).digest()
-            for label, image in zip(self.labels.tolist(), pixels, strict=True)
+            for label, image in zip(self.labels.tolist(), images, strict=True)
         ]
+
+    def _pixel_chunks(self) -> Iterator[np.ndarray]:
+        """Yield the images in HWC order, some at a time: uint8 [n, H, W, C]."""
+        for chunk in self.images.split(CHUNK):
+            yield chunk.permute(0, 2, 3, 1).contiguous().numpy()
 
     @property
     def order_free_digest(self) -> str:

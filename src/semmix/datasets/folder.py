@@ -4,9 +4,8 @@ The folder holds one folder per class (`cat/1.png`), or `train`, `val` and `test
 """
 
 import os
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,76 +14,18 @@ import torch
 from semmix._errors import SemmixError
 from semmix._progress import progress
 from semmix.datasets.dataset import Dataset, Parts, Split
+from semmix.datasets.folder_report import LISTED_PER_KIND, FolderReport, Problem
 from semmix.datasets.images import SUFFIXES, BadImageError, read_picture
 from semmix.datasets.splitting import split_parts, stratified_order
 
-# what can be wrong with a file -> whether the file is skipped for it
-PROBLEMS = {
-    "empty": True,
-    "unreadable": True,
-    "truncated": True,
-    "too large": True,
-    "animated": True,
-    "warning": False,
-}
 PARTS = ("train", "val", "test")
 HELD_OUT = 0.15  # of an undivided folder, for val and for test each
 MAX_TOTAL_BYTES = 8 * 2**30
-LISTED_PER_KIND = 5
 
 
 def looks_like_folder(name: str | Path) -> bool:
     """Return whether `name` is meant as a path rather than as the name of a data set."""
     return Path(name).is_dir() or os.sep in str(name)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One file, what is wrong with it, and how that showed."""
-
-    path: str
-    kind: str
-    detail: str
-
-
-@dataclass
-class FolderReport:
-    """What was found in an image folder."""
-
-    folder: Path
-    num_images: Counter[tuple[str, str]] = field(default_factory=Counter)  # by (part, class name)
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # by (width, height)
-    problems: list[Problem] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # files without the suffix of an image
-
-    @property
-    def skipped(self) -> list[Problem]:
-        """The problems that cost an image."""
-        return [problem for problem in self.problems if PROBLEMS[problem.kind]]
-
-    def lines(self) -> list[str]:
-        """Return the report for people."""
-        parts = Counter[str]()
-        for (part, _), count in self.num_images.items():
-            parts[part] += count
-        num_classes = len({name for _, name in self.num_images})
-        lines = [f"{self.folder}: {parts.total()} images in {num_classes} classes"]
-        lines += [f"  {part}: {count}" for part, count in parts.items() if part]
-        if len(self.sizes) > 1:
-            (width, height), _ = self.sizes.most_common(1)[0]
-            lines.append(f"  {len(self.sizes)} sizes, most often {width} x {height}")
-        for kind, is_skipped in PROBLEMS.items():
-            found = [f"{bad.path}: {bad.detail}" for bad in self.problems if bad.kind == kind]
-            lines += _list_some(f"{kind}, {'skipped' if is_skipped else 'kept'}", found)
-        return lines + _list_some("not an image, ignored", self.ignored)
-
-
-def _list_some(title: str, names: list[str]) -> list[str]:
-    if not names:
-        return []
-    lines = [f"  {title}: {len(names)}", *(f"    {name}" for name in names[:LISTED_PER_KIND])]
-    more = len(names) - LISTED_PER_KIND
-    return [*lines, f"    and {more} more"] if more > 0 else lines
 
 
 @dataclass(frozen=True)
@@ -99,21 +40,12 @@ def load_folder(
 ) -> tuple[Dataset, FolderReport]:
     """Return the images under `folder` as a data set, and the report."""
     parts, report = read_folder(folder, size, strict)
-    class_names = parts.class_names
-    train, val, test = _split_folder(parts.splits, protocol, seed)
-    for name, split in zip(PARTS, (train, val, test), strict=True):
-        if len(split) == 0:
-            raise SemmixError(
-                f"no images are left for the {name} split",
-                f"{sum(map(len, parts.splits.values()))} images in {folder}",
-                "add images, or divide them into train, val and test folders yourself",
-            )
-    missing = [class_names[k] for k, n in enumerate(train.class_counts(len(class_names))) if n == 0]
-    if missing:
-        raise SemmixError(
-            "classes without a training image", ", ".join(missing), "add images or remove them"
-        )
-    return Dataset(report.folder.name, class_names, train, val, test), report
+    if not parts.splits.keys() & {"", "train"}:
+        raise SemmixError("no usable training image", folder, "run semmix data check on it")
+    splits = _split_folder(parts.splits, protocol, seed)
+    dataset = Dataset(folder.resolve().name, parts.class_names, *splits)
+    _check_splits(dataset)
+    return dataset, report
 
 
 def _split_folder(parts: dict[str, Split], protocol: str, seed: int) -> tuple[Split, Split, Split]:
@@ -128,6 +60,22 @@ def _split_folder(parts: dict[str, Split], protocol: str, seed: int) -> tuple[Sp
     order = stratified_order(every, seed)
     val, test, train = order.tensor_split([num_held, 2 * num_held])
     return every.select(train), every.select(val), every.select(test)
+
+
+def _check_splits(dataset: Dataset) -> None:
+    for name, split in dataset.splits.items():
+        if len(split) == 0:
+            raise SemmixError(
+                f"no images are left for the {name} split",
+                f"{sum(map(len, dataset.splits.values()))} images",
+                "add images, or divide them into train, val and test folders yourself",
+            )
+    counts = dataset.train.class_counts(dataset.num_classes)
+    missing = [name for name, n in zip(dataset.class_names, counts, strict=True) if n == 0]
+    if missing:
+        raise SemmixError(
+            "classes without a training image", ", ".join(missing), "add images or remove them"
+        )
 
 
 def read_folder(
@@ -185,24 +133,35 @@ def _read_images(report: FolderReport, size: int | None) -> Iterator[tuple[_File
 def _list_files(report: FolderReport) -> Iterator[_File]:
     if not report.folder.is_dir():
         raise SemmixError("no such folder", report.folder, "check the path")
-    for part, base in _part_folders(report.folder).items():
-        for class_folder in _subfolders(base):
-            for path in sorted(class_folder.iterdir()):
+    for part, base in _part_folders(report).items():
+        for class_folder in _subfolders(report, base):
+            for path in _entries(report, class_folder):
                 if path.suffix.lower() in SUFFIXES:
                     yield _File(part, _printable(class_folder.name), path)
                 elif not path.is_dir() and not path.name.startswith("."):
                     report.ignored.append(_printable(path.relative_to(report.folder)))
 
 
-def _part_folders(folder: Path) -> dict[str, Path]:
+def _part_folders(report: FolderReport) -> dict[str, Path]:
+    folder = report.folder
     # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
-    if not (folder / "train").is_dir() or not _subfolders(folder / "train"):
+    if not (folder / "train").is_dir() or not _subfolders(report, folder / "train"):
         return {"": folder}
     return {part: folder / part for part in PARTS if (folder / part).is_dir()}
 
 
-def _subfolders(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
+def _subfolders(report: FolderReport, folder: Path) -> list[Path]:
+    entries = _entries(report, folder)
+    return [path for path in entries if path.is_dir() and not path.name.startswith((".", "__"))]
+
+
+def _entries(report: FolderReport, folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        name = _printable(folder.relative_to(report.folder))
+        report.problems.append(Problem(name, "unreadable", error.strerror or str(error)))
+        return []
 
 
 def _printable(path: Path | str) -> str:
@@ -236,7 +195,8 @@ def _stack_parts(
     images = torch.empty(len(pixels), channels, height, width, dtype=torch.uint8)
     for row, image in enumerate(pixels):
         images[row] = torch.from_numpy(image.copy()).permute(2, 0, 1)  # one channel fills three
-    labels = torch.tensor([class_names.index(file.class_name) for file in files])
+    label_of = {name: label for label, name in enumerate(class_names)}
+    labels = torch.tensor([label_of[file.class_name] for file in files])
     names = [file.part for file in files]
     every = Split(images, labels)
     if len(set(names)) == 1:

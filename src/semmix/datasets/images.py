@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 512 * 2**20
 
 
 class BadImageError(Exception):
-    """A file that cannot be used; `kind` is one word of `folder.PROBLEMS`."""
+    """A file that cannot be used; `kind` is one of `folder_report.PROBLEMS`."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(f"{kind}: {detail}")

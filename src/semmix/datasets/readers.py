@@ -87,9 +87,8 @@ def read_arrays(tree: Tree) -> Parts:
 
 def _array(tree: Tree, name: str) -> np.ndarray:
     try:
-        return np.lib.format.read_array(
-            io.BytesIO(tree.read_file(f"{name}.npy")), allow_pickle=False
-        )
+        data = io.BytesIO(tree.read_file(f"{name}.npy"))
+        return np.lib.format.read_array(data, allow_pickle=False)
     except ValueError as error:
         raise _wrong(tree, f"{name}: {error}", "a plain NumPy array") from error
 
@@ -121,11 +120,11 @@ def _idx(tree: Tree, name: str) -> np.ndarray:
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise _wrong(tree, f"{name} begins with {data[:4].hex()}", "an idx file of bytes, 000008")
     num_axes = data[3]
-    shape = np.frombuffer(data, ">i4", count=num_axes, offset=4)
-    values = np.frombuffer(data, np.uint8, offset=4 + 4 * num_axes)
-    if len(values) != shape.prod():
-        raise _wrong(tree, f"{name} holds {len(values)} values", f"{shape.prod()}")
-    return values.reshape(shape)
+    try:
+        shape = np.frombuffer(data, ">i4", count=num_axes, offset=4)
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * num_axes).reshape(shape)
+    except ValueError as error:
+        raise _wrong(tree, f"{name} has {len(data)} bytes", "as many as its header says") from error
 
 
 def read_tiny_imagenet(tree: Tree) -> Parts:
@@ -206,7 +205,8 @@ def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
     elif images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     flat = labels.reshape(-1).astype(np.int64)
-    return Split(torch.from_numpy(np.array(images, order="C")), torch.from_numpy(flat))
+    ready = np.require(images, requirements=["C", "W"])  # copies only what torch cannot take
+    return Split(torch.from_numpy(ready), torch.from_numpy(flat))
 
 
 def _join(splits: list[Split]) -> Split:
