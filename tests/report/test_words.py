@@ -84,7 +84,8 @@ def test_scaled_sentence_uses_scaled_numbers():
 
 def test_headline_takes_the_lowest_error_and_admits_a_winning_baseline():
     good, bad = row(0.0152, (-0.0168, 0.004, 3)), row(0.05, (0.018, 0.004, 3))
-    assert headline([BASELINE, bad, good]) == sentence(good)
+    assert headline([BASELINE, good]) == sentence(good)
+    assert headline([BASELINE, bad, good]) == f"Lowest ECE of 3 rows: {sentence(good)}"
     assert plain(headline([BASELINE, bad])) == (
         "No method here is better calibrated than CE (ECE 3.2 %, one seed)."
     )

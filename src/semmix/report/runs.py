@@ -23,7 +23,7 @@ from semmix.calibration import TemperatureScaler, summary
 class Predictions:
     """Probabilities of one classifier on one split, and the truth."""
 
-    probs: np.ndarray  # [N, K]
+    probs: np.ndarray  # [N, K], float32 by `load_run`: many large runs are held at once
     labels: np.ndarray  # [N]
 
     @cached_property
@@ -103,7 +103,7 @@ def load_run(folder: Path) -> Run:
         env=read_json(folder / "env.json"),
         stats=_read_stats(folder / "stats.jsonl"),
         before=Predictions(_softmax(logits), labels),
-        after=Predictions(np.asarray(scaler.transform(logits)), labels),
+        after=Predictions(np.asarray(scaler.transform(logits), np.float32), labels),
         temperature=float(scaler.temperature),
     )
 
@@ -116,15 +116,15 @@ def _read_stats(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return logits as float64 [N, K] and labels as int64 [N]."""
+    """Return logits as float32 [N, K] and labels as int64 [N]."""
     try:
         tensors = load_file(path)
         logits, labels = tensors["logits"], tensors["labels"]
     except (OSError, SafetensorError, KeyError) as error:
         fix = "a finished run holds logits and labels of its validation and test split"
         raise SemmixError(f"cannot read {path}", error, fix) from error
-    return logits.double().numpy(), labels.long().numpy()
+    return logits.float().numpy(), labels.long().numpy()
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
-    return torch.from_numpy(logits).softmax(dim=1).numpy()
+    return torch.from_numpy(logits).softmax(dim=1, dtype=torch.float64).float().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -132,9 +133,9 @@ def round_ticks(low: float, high: float, factor: float = 1, num: int = 5) -> Tic
     [(0.0, '0'), (0.05, '5'), (0.1, '10')]
     """
     low, high = low * factor, high * factor
-    power = 10.0 ** np.floor(np.log10((high - low) / num))
+    power = 10.0 ** math.floor(math.log10((high - low) / num))
     step = next(power * m for m in (1, 2, 5, 10) if power * m * num >= (high - low) * 0.999)
-    first, last = int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     values = [round(k * step, 10) for k in range(first, last + 1)]
     return [(value / factor, f"{value:g}") for value in values]
 

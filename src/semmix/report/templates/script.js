@@ -66,7 +66,7 @@ document.getElementById("walk")?.addEventListener("input", (event) => {
 const pick = document.getElementById("pick");
 function showPicked() {
   sets.forEach((set, k) => {
-    const shown = { few: k < 12, all: true }[pick.value];
+    const shown = { few: k % Math.ceil(sets.length / 12) === 0, all: true }[pick.value];
     set.hidden = !(shown ?? set.dataset.classes.split(" ").includes(pick.value));
   });
 }
