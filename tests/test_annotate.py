@@ -90,7 +90,7 @@ def test_prototypes_are_class_means():
 
 @pytest.mark.parametrize("true_scale", [3.0, 8.0])
 def test_auto_scale_finds_the_slope_the_data_have(true_scale):
-    """Positions t get class 1 with probability sigmoid(s (t - 1/2)): s must come back."""
+    """Images at position t are of class 1 with probability sigmoid(s (t - 1/2)): s comes back."""
     generator = torch.Generator().manual_seed(0)
     t = torch.rand(40_000, generator=generator, dtype=torch.float64) * 3 - 1
     labels = (torch.rand(40_000, generator=generator) < lambda_from(t, true_scale)).long()
@@ -102,14 +102,16 @@ def test_auto_scale_finds_the_slope_the_data_have(true_scale):
 
 def test_scale_curve_matches_the_slow_twin():
     generator = torch.Generator().manual_seed(1)
-    features = torch.randn(9, 4, generator=generator)
-    labels = torch.tensor([0, 1, 2] * 3)
+    features = torch.randn(300, 4, generator=generator).double()
+    labels = torch.arange(300) % 3
     prototypes = torch.randn(3, 4, generator=generator).double()
     losses = []
-    for f, c in zip(features.double(), labels.tolist(), strict=True):
-        for o in set(range(3)) - {c}:
-            position = lambda_e(f, prototypes[c], prototypes[o]).item()
-            losses.append(-np.log(1 / (1 + np.exp(-SCALES[30] * (position - 0.5)))))
+    for f, label in zip(features, labels.tolist(), strict=True):
+        own = min(range(3), key=lambda c: float((f - prototypes[c]).square().sum()))
+        t = min(lambda_e(f, prototypes[own], prototypes[o]).item() for o in {0, 1, 2} - {own})
+        assert t >= 0.5
+        sure = 1 / (1 + np.exp(-SCALES[30] * (t - 0.5)))
+        losses.append(-np.log(sure if own == label else 1 - sure))
     assert scale_curve(features, labels, prototypes)[30].item() == pytest.approx(np.mean(losses))
 
 

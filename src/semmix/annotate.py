@@ -71,20 +71,33 @@ def class_prototypes(features: Tensor, labels: Tensor, num_classes: int) -> Tens
     return total.index_add_(0, labels, features.double()) / counts[:, None]
 
 
+def nearest_positions(features: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each feature's nearest class and its lambda_E between the runner-up (0) and it (1).
+
+    The runner-up is the class that comes closest to the nearest one on the line between the two;
+    lambda_E is at least 1/2 against every class.
+    """
+    nearest, positions = [], []
+    for chunk in features.double().split(256):  # bounds the memory of [chunk, K, D]
+        own = torch.cdist(chunk, prototypes).argmin(1)
+        others = torch.stack([torch.arange(len(prototypes))] * len(chunk))
+        others = others[others != own[:, None]].view(len(chunk), -1)  # [chunk, K - 1]
+        against = lambda_e(chunk[:, None], prototypes[own][:, None], prototypes[others])
+        nearest.append(own)
+        positions.append(against.min(1).values)
+    return torch.cat(nearest), torch.cat(positions)
+
+
 def scale_curve(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
     """Return the mean negative log-likelihood of held-out real images at each of `SCALES`.
 
-    Every image of class c is asked, against every other class o: how likely is c, given where it
-    lies between the prototypes of o and c? That probability is what lambda claims to be, so the
-    best scale is the maximum-likelihood slope of P(c | lambda_E).
+    lambda states how sure one may be of the class an image resembles most, given where it lies
+    between that class and the runner-up. On real images nobody trained on, that can be checked: the
+    best scale is the maximum-likelihood slope of P(the nearest class is right | lambda_E).
     """
-    toward_own = torch.cat(
-        [
-            lambda_e(features[labels != o], prototypes[labels[labels != o]], prototypes[o])
-            for o in range(len(prototypes))
-        ]
-    )
-    losses = [torch.nn.functional.softplus(-s * (toward_own - 0.5)).mean() for s in SCALES]
+    nearest, positions = nearest_positions(features, prototypes)
+    right = torch.where(nearest == labels, 1.0, -1.0).double()
+    losses = [torch.nn.functional.softplus(-s * right * (positions - 0.5)).mean() for s in SCALES]
     return torch.stack(losses)
 
 

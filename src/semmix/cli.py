@@ -17,12 +17,14 @@ class Command(NamedTuple):
     module: str
     config: str
     function: str
+    defaults: str | None = None
+    """Function from the arguments to a config whose values are the defaults."""
 
 
 COMMANDS = {
     "fit": Command(
         "Walk the whole path: generator, mixed sets, annotation, classifiers, report.",
-        "semmix.recipes.fit", "FitConfig", "fit",
+        "semmix.recipes.choose", "FitConfig", "fit", "recipe_for",
     ),
     "data list": Command(
         "Show the data sets semmix knows and which are here.",
@@ -136,11 +138,15 @@ def run_command(name: str, arguments: list[str]) -> int:
 
     command = COMMANDS[name]
     module = import_module(command.module)
+    defaults = {}
+    if command.defaults:
+        defaults = {"default": getattr(module, command.defaults)(arguments)}
     config = tyro.cli(
         getattr(module, command.config),
         prog=f"semmix {name}",
         description=command.help,
         args=arguments,
+        **defaults,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
     )
     status = getattr(module, command.function)(config)

@@ -1,4 +1,4 @@
-"""`semmix doctor`: what is installed, where data lie, and whether a small run of everything works."""
+"""`semmix doctor`: what is installed, where data lie, whether a small run of all works."""
 
 from __future__ import annotations
 

@@ -12,10 +12,11 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
+from tyro.conf import arg
 
 from semmix._artifact import begin_artifact
 from semmix._device import describe_environment, pick_device
@@ -27,7 +28,7 @@ from semmix.calibration import TemperatureScaler, summary
 from semmix.classifiers import Classifier, classifier
 from semmix.classifiers.saved import save_classifier
 from semmix.datasets import Dataset
-from semmix.methods import Batch, Method, method
+from semmix.methods import Batch, Method, list_methods, method
 from semmix.training.batches import MixedImages, crop_and_flip
 from semmix.training.checkpoint import (
     append_stats,
@@ -48,8 +49,8 @@ Groups = dict[str, dict[str, Tensor]]
 class TrainConfig:
     """How a classifier is trained; the defaults are the published CIFAR recipe."""
 
-    method: str = "csm"
-    """Training-time calibration method, such as ce, ls, mixup or csm."""
+    method: Annotated[str, arg(help=f"Calibration method: {', '.join(list_methods())}.")] = "csm"
+    """Training-time calibration method; see semmix.list_methods()."""
     options: tuple[str, ...] = ()
     """Options of the method as name=value, such as weight=0.5."""
     classifier: str = "resnet18"
@@ -119,7 +120,7 @@ def _parse_option(text: str) -> tuple[str, Any]:
 def train_classifier(
     data: Dataset, config: TrainConfig, out: str | Path, source: MixedSource | None = None
 ) -> Path:
-    """Train a classifier on `data` (and on mixed sets, for methods that ask for them); return `out`.
+    """Train a classifier on `data`, and on mixed sets if the method asks for them; return `out`.
 
     Does nothing if `out` holds the finished run, goes on if it holds a part of it.
     """
@@ -262,7 +263,7 @@ def make_batch(
     num_mixed: int,
     config: TrainConfig,
 ) -> Batch:
-    """Return the augmented real images at `index` and, where wanted, mixed ones of their classes."""
+    """Return the augmented images at `index` and, where wanted, mixed ones of their classes."""
     batch = Batch(
         images=crop_and_flip(images[index], config.pad, config.flip),
         labels=labels[index],
