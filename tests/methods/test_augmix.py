@@ -111,3 +111,9 @@ def test_step_shows_three_views_at_once():
     assert shown[0].shape == (12, 1, 8, 8)
     torch.testing.assert_close(shown[0][:4], images)
     torch.testing.assert_close(terms["loss"], terms["ce"] + 12 * terms["divergence"])
+
+
+def test_divergence_needs_no_double_precision(logits, mixed_logits):
+    views = torch.stack([logits, *mixed_logits[:2]])
+    single = jensen_shannon(views.float().unbind())
+    torch.testing.assert_close(single, jensen_shannon(views.unbind()).float())

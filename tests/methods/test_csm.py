@@ -78,3 +78,26 @@ def test_ce(batch):
     loss = method("ce", num_classes=5).step(identity, batch)["loss"]
     assert loss.item() == pytest.approx(2.640136, abs=1e-5)
     assert torch.isfinite(method("ce", num_classes=5).step(lambda z: 1e4 * z, batch)["loss"])
+
+
+def loss_of_mixed(mixed_batch, images, **options):
+    mixed_batch.mixed_images = images
+    return method("csm", num_classes=5, **options).step(identity, mixed_batch)["loss"]
+
+
+@pytest.mark.parametrize("loss", ["l2", "ce", "focal"])
+def test_gradient_precision_and_extremes(mixed_batch, loss):
+    images = mixed_batch.mixed_images.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: loss_of_mixed(mixed_batch, x, loss=loss), images)
+    double = loss_of_mixed(mixed_batch, images, loss=loss)
+    torch.testing.assert_close(
+        loss_of_mixed(mixed_batch, images.float(), loss=loss).float(),
+        double.float(),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    extreme = (1e4 * images.detach().sign()).float().requires_grad_()
+    value = loss_of_mixed(mixed_batch, extreme, loss=loss)
+    value.backward()
+    assert torch.isfinite(value)
+    assert torch.isfinite(extreme.grad).all()

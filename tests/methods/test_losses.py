@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from semmix import SemmixError
 from semmix.methods import Batch, cpc, method
@@ -180,9 +181,26 @@ def test_weighted_mmce_is_zero_without_both_groups(all_right, protocol):
     torch.testing.assert_close(loss, loss_of("ce", logits, labels))
 
 
+class LargestTensor(TorchDispatchMode):
+    """Remembers the size of the largest tensor any operation returned."""
+
+    num_elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.num_elements = max(self.num_elements, tensor.numel())
+        return result
+
+
 def test_cpc_never_holds_all_pairs(monkeypatch):
-    logits, labels = random_problem(6, 4, 100)
-    whole = loss_of("cpc", logits, labels)
+    logits, labels = random_problem(6, 4, 200)
+    logits.requires_grad_()
+    with LargestTensor() as largest:
+        whole = loss_of("cpc", logits, labels)
+        whole.backward()
+    assert largest.num_elements == 4 * 200 * cpc.CHUNK
     monkeypatch.setattr(cpc, "CHUNK", 7)
     torch.testing.assert_close(loss_of("cpc", logits, labels), whole)
 

@@ -163,3 +163,15 @@ def test_user_mistakes():
         chosen.end_epoch(None, None)
     with pytest.raises(SemmixError):
         method("cals", num_classes=5, margin=0)
+
+
+def test_terms_need_no_double_precision(logits):
+    conf, history = logits.softmax(-1).amax(-1), torch.linspace(0, 1, 6).double()
+    torch.testing.assert_close(
+        ranking_loss(conf.float(), history.float()), ranking_loss(conf, history).float()
+    )
+    weights = torch.tensor(MULTIPLIER), torch.tensor(STRENGTH)
+    torch.testing.assert_close(
+        phr_penalty(logits.float(), *weights),
+        phr_penalty(logits, *(w.double() for w in weights)).float(),
+    )

@@ -226,3 +226,15 @@ def test_user_mistakes():
     ]:
         with pytest.raises(SemmixError):
             method(name, num_classes=5, **wrong)
+
+
+def test_ranking_terms_need_no_double_precision(logits, labels, mixed_logits):
+    mixed, purity = torch.stack(mixed_logits), purity_of(labels)
+
+    def terms(real, mixed, purity):
+        conf, mixed_conf = real.softmax(-1).amax(-1), mixed.softmax(-1).amax(-1)
+        margin = margin_ranking(real, mixed, purity, 2.0, broadcast=False)
+        return torch.stack([mndcg(conf, mixed_conf, purity), margin])
+
+    single = terms(logits.float(), mixed.float(), purity.float())
+    torch.testing.assert_close(single, terms(logits, mixed, purity).float())
