@@ -80,6 +80,11 @@ def test_misspelt_protocol():
         load_dataset("digits", protocol="papers")
 
 
+def test_impossible_size():
+    with pytest.raises(SemmixError, match="size must be at least 1"):
+        load_dataset("digits", size=0)
+
+
 def test_known_data_set_that_is_not_here(tmp_path):
     with pytest.raises(SemmixError, match="semmix data get fashion-mnist"):
         load_dataset("fashion-mnist", root=tmp_path)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from semmix._errors import unknown_name
+from semmix._errors import SemmixError, unknown_name
 from semmix._progress import say
 from semmix.datasets.catalog import CATALOG, Entry
 from semmix.datasets.dataset import Dataset
@@ -45,6 +45,8 @@ def load_dataset(
     """
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
+    if size is not None and size < 1:
+        raise SemmixError("size must be at least 1", size, "32 or 64 are usual")
     if name == "digits":
         dataset = load_digits(seed, train_size)
         train_size = None  # done: what digits does not train on, it tests on
