@@ -1,5 +1,7 @@
 """Measuring and mending calibration: metrics, intervals and tests, post-hoc calibrators."""
 
+from typing import TYPE_CHECKING, Any
+
 from semmix.calibration._bins import Reliability
 from semmix.calibration._calibrator import Calibrator, load_calibrator
 from semmix.calibration._toplabel import TopLabel, top_label
@@ -51,9 +53,13 @@ from semmix.calibration.selective import RiskCoverage, aurc, risk_coverage
 from semmix.calibration.streaming import CalibrationStream, summary
 from semmix.calibration.temperature import TemperatureScaler
 
+if TYPE_CHECKING:
+    from semmix.calibration.estimator import CalibratedClassifier
+
 __all__ = [
     "BetaCalibrator",
     "BinMeanShiftCalibrator",
+    "CalibratedClassifier",
     "CalibrationStream",
     "Calibrator",
     "DensityRatioCalibrator",
@@ -108,3 +114,12 @@ __all__ = [
     "weighted_oe",
     "weighted_ue",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "CalibratedClassifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # scikit-learn is slow to load: only its users wait for it
+    from semmix.calibration.estimator import CalibratedClassifier
+
+    return CalibratedClassifier
