@@ -119,6 +119,7 @@ def test_it_says_what_the_numbers_say(page, report):
     assert re.search(r'<p class="headline">CSM is \d\.\d times better calibrated than CE', text)
     assert "semmix train digits --method csm --seed 2" in text
     assert "2026-01-02T03:04:05" in text
+    assert "even a perfectly calibrated CSM would show an ECE near" in text
     assert len(page.all("img")) == 4
 
 
@@ -136,6 +137,18 @@ def test_a_single_run_without_curve_gallery_or_baseline(tmp_path, make_run):
     page = Page(write_report([folder], tmp_path / "r.html", title="one"))
     assert "There is no baseline (ce) among these runs" in page.source
     assert {"training", "sets"}.isdisjoint(a["href"][1:] for a in page.all("a"))
+
+
+def test_class_names_must_fit(run_folders, tmp_path):
+    with pytest.raises(SemmixError, match="2 names for 4 classes"):
+        write_report(run_folders, tmp_path / "r.html", title="", class_names=["a", "b"])
+
+
+def test_rows_without_a_shared_seed_are_not_compared(tmp_path, make_run):
+    folders = [make_run(tmp_path / "a", "ce", 0), make_run(tmp_path / "b", "ls", 1)]
+    page = Page(write_report(folders, tmp_path / "r.html", title="apart"))
+    assert "LS and CE share no seed, so they are not compared." in page.texts["li"]
+    assert "Difference to the baseline" not in page.source
 
 
 def test_a_leak_is_said_aloud(tmp_path, make_run):

@@ -153,6 +153,7 @@ def test_renderers_escape_names(tmp_path, make_run):
     assert "[red]" in render_text(rows)
     assert r"a_b\|&lt;i>[red]%\\" in render_markdown(rows)
     assert r"a\_b|<i>[red]\%\textbackslash{} & 1 &" in render_latex(rows)
+    assert r"& $\Delta$ ECE \% \\" in render_latex(rows)
 
 
 def test_csv_holds_full_precision(run_folders):

@@ -23,6 +23,8 @@ MAX_SIDE = 96
 """Larger images are shown smaller."""
 MAX_DOTS = 600
 """Images drawn as dots in the lambda chart."""
+MAX_LINES = 12
+"""Sets drawn as thin lines in the chart of one pair."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,17 @@ class Gallery:
         for name in ("images", "pairs", "lam_requested", "lam"):
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
         num_sets, size = self.lam.shape
-        shapes = self.images.shape[:2], self.pairs.shape, self.lam_requested.shape
-        if shapes[1:] != ((num_sets, 2), (num_sets, size)) or (
-            shapes[0][0] > num_sets or shapes[0][1] != size
+        if not (
+            self.images.ndim == 5
+            and len(self.images) <= num_sets
+            and self.images.shape[1] == size
+            and self.pairs.shape == (num_sets, 2)
+            and self.lam_requested.shape == (num_sets, size)
         ):
-            seen = f"images, pairs, lam_requested {shapes}, lam {self.lam.shape}"
-            raise SemmixError("the gallery's shapes disagree", seen, "see semmix.report.Gallery")
+            arrays = (self.images, self.pairs, self.lam_requested, self.lam)
+            seen = ", ".join(str(array.shape) for array in arrays)
+            fix = "pass images [M, L, C, H, W], pairs [S, 2], lambdas [S, L], with M <= S"
+            raise SemmixError("the gallery's shapes disagree", seen, fix)
 
     @property
     def distinct_pairs(self) -> list[tuple[int, int]]:
@@ -116,14 +123,11 @@ def pair_chart(gallery: Gallery, pair: tuple[int, int], name: str) -> Markup:
     chosen = (gallery.pairs == pair).all(1)
     requested, lam = gallery.lam_requested[chosen], gallery.lam[chosen]
     frame = _lambda_frame(width=200, height=170)
-    lines = (
-        frame.line(x, y, f"line thin {series_style(1)}")
-        for x, y in zip(requested, lam, strict=True)
-    )
+    thin = f"line thin {series_style(1)}"
     return frame.drawing(
         f"{name}: annotated lambda from {lam[:, 0].mean():.2f} to {lam[:, -1].mean():.2f}.",
         _lambda_axes(frame, num=2),
-        *lines,
+        *(frame.line(requested[n], lam[n], thin) for n in spread(len(lam), MAX_LINES)),
         frame.segment((0, 0), (1, 1), "honest"),
         frame.line(requested.mean(0), lam.mean(0), f"line {series_style(1)}"),
     )

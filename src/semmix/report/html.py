@@ -21,7 +21,7 @@ from semmix.report.page import make_breakdown, make_card, make_risks, write_page
 from semmix.report.runs import Run
 from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate
 
-MAX_PAIRS = 60
+MAX_PAIR_CHARTS = 60
 """Pairs of classes whose lambda curves are drawn."""
 CURVES = (
     ("loss", "Training loss", 1),
@@ -94,7 +94,6 @@ def write_report(
         baseline: The method that the others are compared with.
     """
     rows = aggregate(runs, baseline)
-    class_names = class_names or _class_names(rows[0].runs[0])
     before = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]
     after = [Series(row.name, tuple(run.after for run in row.runs)) for row in rows]
     training = _training(rows)
@@ -115,19 +114,26 @@ def write_report(
         cards=_cards(before, after),
         training=training,
         risk=make_risks(before),
-        parts=[make_breakdown(series, class_names) for series in before],
+        parts=[
+            make_breakdown(series, _class_names(row, class_names))
+            for row, series in zip(rows, before, strict=True)
+        ],
         lines=[_run_line(row, run) for row in rows for run in row.runs],
         common=_common_settings(rows),
         leaks=[row.name for row in rows if any(run.leak for run in row.runs)],
         **_words(rows),
-        **_sets(gallery, class_names),
+        **_sets(gallery, _class_names(rows[0], class_names)),
     )
 
 
-def _class_names(run: Run) -> list[str]:
-    """Return the names the run recorded, else the classes' numbers."""
-    num_classes = run.before.probs.shape[1]
-    return run.manifest.get("class_names") or [str(k) for k in range(num_classes)]
+def _class_names(row: Row, given: Sequence[str] | None) -> Sequence[str]:
+    """Return the names that were given, else those the run recorded, else numbers."""
+    num_classes = row.runs[0].before.probs.shape[1]
+    names = given or row.runs[0].manifest.get("class_names") or [str(k) for k in range(num_classes)]
+    if len(names) != num_classes:
+        seen = f"{len(names)} names for {num_classes} classes of {row.name}"
+        raise SemmixError("class names do not fit", seen, "pass one name per class")
+    return names
 
 
 def _words(rows: Sequence[Row]) -> dict[str, Any]:
@@ -201,7 +207,7 @@ def _sets(gallery: Gallery | None, class_names: Sequence[str]) -> dict[str, Any]
     shown = [_set(gallery, n, uri, class_names) for n, uri in enumerate(sprites(gallery))]
     classes = sorted({k for s in shown for k in s["pair"]})
     pairs = gallery.distinct_pairs
-    charts = [_pair(gallery, pair, class_names) for pair in pairs[:MAX_PAIRS]]
+    charts = [_pair(gallery, pair, class_names) for pair in pairs[:MAX_PAIR_CHARTS]]
     return {
         "sets": shown,
         "set_size": gallery.lam.shape[1],

@@ -51,19 +51,22 @@ class Metric:
 
     @property
     def unit(self) -> str:
+        """What stands behind its name in a heading."""
         return " %" if self.percent else ""
 
 
+ACCURACY = Metric("acc", "Accuracy", higher_is_better=True)
+ECE = Metric("ece", "ECE")
+NLL = Metric("nll", "NLL", percent=False, digits=3)
 METRICS = (
-    Metric("acc", "Accuracy", higher_is_better=True),
-    Metric("ece", "ECE"),
+    ACCURACY,
+    ECE,
     Metric("aece", "AECE"),
     Metric("oe", "OE"),
     Metric("ue", "UE"),
-    Metric("nll", "NLL", percent=False, digits=3),
+    NLL,
     Metric("brier", "Brier", percent=False, digits=3),
 )
-ACCURACY, ECE, _, _, _, NLL, _ = METRICS
 TEMPERATURE = Metric("temperature", "T", percent=False)
 
 METHOD_NAMES = {
@@ -84,14 +87,17 @@ class Estimate:
 
     @property
     def low(self) -> float:
+        """The lower end of the interval."""
         return self.mean - self.half_width
 
     @property
     def high(self) -> float:
+        """The upper end of the interval."""
         return self.mean + self.half_width
 
     @property
     def has_interval(self) -> bool:
+        """Whether there is more than one seed."""
         return self.num > 1
 
     @property
@@ -119,6 +125,7 @@ class Row:
 
     @property
     def seeds(self) -> list[int]:
+        """The seeds of its runs, in rising order."""
         return [run.seed for run in self.runs]
 
 
@@ -140,11 +147,10 @@ def aggregate(folders: Sequence[Path], baseline: str = "ce") -> list[Row]:
     """
     runs = [load_run(folder) for folder in folders]
     groups = _group(runs)
-    names = _row_names([group[0].settings for group in groups])
+    settings = [group[0].settings for group in groups]
     rows: list[Row] = []
-    for name, group in sorted(
-        zip(names, groups, strict=True), key=lambda item: item[1][0].settings["method"] != baseline
-    ):
+    for group in sorted(groups, key=lambda group: group[0].settings["method"] != baseline):
+        name = _row_name(group[0].settings, settings)
         rows.append(_make_row(name, group, _find_baseline(group[0], rows, baseline)))
     return rows
 
@@ -164,12 +170,8 @@ def _group(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
     return [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
 
 
-def _row_names(settings: list[dict[str, Any]]) -> list[str]:
-    """Return for each row its method and, of its other settings, only what tells rows apart."""
-    return [_row_name(mine, settings) for mine in settings]
-
-
 def _row_name(mine: dict[str, Any], settings: list[dict[str, Any]]) -> str:
+    """Return a row's method and, of its other settings, only what tells it from other rows."""
     peers = [other for other in settings if other["method"] == mine["method"]]
     task = [str(mine[key]) for key in TASK if len({other[key] for other in settings}) > 1]
     details = [
@@ -245,7 +247,7 @@ def show_change(metric: Metric, value: Estimate) -> str:
 
 def _header() -> list[str]:
     before = [f"{m.name}{m.unit}" for m in (ACCURACY, ECE, NLL)]
-    return ["Method", "Seeds", *before, "T", "ECE % after T", "ECE % less baseline's"]
+    return ["Method", "Seeds", *before, "T", "ECE % after T", "Δ ECE %"]
 
 
 def _cells(row: Row) -> list[str]:
@@ -297,7 +299,7 @@ def render_latex(rows: Sequence[Row]) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "−": r"$-$", "–": "--",
+    "±": r"$\pm$", "−": r"$-$", "–": "--", "Δ": r"$\Delta$",
 }  # fmt: skip
 
 
