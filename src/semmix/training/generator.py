@@ -129,45 +129,32 @@ def train_generator(
         out: Folder of the artifact.
         held_out: Images and labels that choose among the weight averages.
     """
-    out, device = Path(out), pick_device(config.device)
+    out, device, shape = Path(out), pick_device(config.device), tuple(images.shape[1:])
+    network_config = _network_config(config, images, num_classes)
     rank, world_size = _join(device, config.batch_size)
     inputs = _inputs(images, labels, num_classes, trained_on, held_out, config)
     artifact = begin_artifact(out, MANIFEST, "generator", inputs)
+    checkpoint = out / "checkpoint.safetensors"
     if artifact.finished:
+        checkpoint.unlink(missing_ok=True)
         return out
 
     # ---- network, optimiser, averages; the whole data set lives on the device
-    network_config, shape = _network_config(config, images, num_classes), tuple(images.shape[1:])
     torch.manual_seed(fold_seed(config.seed, "generator weights"))
     network = to_device(EDMDenoiser(network_config), device).train()
-    forward = torch.compile(network, dynamic=False) if device.type == "cuda" else network
     weights = {name: p.detach() for name, p in network.named_parameters()}
     initial = {name: weight.clone() for name, weight in weights.items()}
     optimizer = torch.optim.Adam(network.parameters(), config.lr, config.betas, fused=True)
     emas = [PowerEMA(weights, length) for length in config.ema_lengths]
     data, classes = images.to(device), nn.functional.one_hot(labels, num_classes).float().to(device)
-    sigma_data = network_config.sigma_data
-    num_own = config.batch_size // world_size
-    own = slice(rank * num_own, (rank + 1) * num_own)
 
-    # ---- one step, captured as a CUDA graph on a GPU: draw, forward, backward, guard
-    def body() -> Tensor:
-        # Every process draws the whole batch and keeps its share, so their number does not matter.
-        clean, wanted, sigma, noise = (part[own] for part in draw_batch(data, classes, config))
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = denoising_loss(forward, clean, wanted, sigma, noise, sigma_data).mean()
-        loss.backward()
-        for parameter in network.parameters():
-            if parameter.grad is not None:  # unused: map_augment
-                parameter.grad.nan_to_num_(0.0, 0.0, 0.0)  # one bad batch must not end a run
-        return loss.detach()
-
-    gradients = CapturedStep(body, network.parameters(), device)
+    # ---- one step; on a GPU the gradients come from one captured graph
+    gradients = gradient_step(network, data, classes, config, rank, world_size)
 
     def train_step(step: int, lr: float) -> Tensor:
         torch.manual_seed(fold_seed(config.seed, "generator step", step))
         loss = gradients()
-        _average_over_processes(network, world_size)
+        _average_over_processes([loss, *_gradients_of(network)], world_size)
         optimizer.param_groups[0]["lr"] = lr
         optimizer.step()
         return loss
@@ -180,11 +167,12 @@ def train_generator(
 
     # ---- go on from a checkpoint
     step, loss_sum = 0, torch.zeros((), device=device)
-    if (out / "checkpoint.safetensors").exists():
-        groups, header = load_checkpoint(out / "checkpoint.safetensors")
+    if checkpoint.exists():
+        groups, header = load_checkpoint(checkpoint)
         step, loss_sum = header["step"], groups["loss"]["sum"].to(device)
         _load_in_place(weights, groups["weights"])
         load_optimizer(optimizer, groups["optimizer"])
+        _match_layout(optimizer)
         for k, ema in enumerate(emas):
             _load_in_place(ema.weights, groups[f"ema{k}"])
     if rank == 0:
@@ -216,7 +204,7 @@ def train_generator(
                 groups = {"weights": weights, "optimizer": optimizer_tensors(optimizer)}
                 groups |= {f"ema{k}": ema.weights for k, ema in enumerate(emas)}
                 groups["loss"] = {"sum": loss_sum}
-                save_checkpoint(out / "checkpoint.safetensors", groups, {"step": step})
+                save_checkpoint(checkpoint, groups, {"step": step})
                 saved = time.monotonic()
 
     # ---- choose the average, write the artifact
@@ -232,9 +220,37 @@ def train_generator(
             num_images=num_steps * config.batch_size, ema_length=config.ema_lengths[best],
             held_out_losses=losses,
         )  # fmt: skip
-        (out / "checkpoint.safetensors").unlink(missing_ok=True)
+        checkpoint.unlink(missing_ok=True)
     _wait_for_all(world_size)
     return out
+
+
+def gradient_step(
+    network: EDMDenoiser, images: Tensor, classes: Tensor, config: GeneratorConfig,
+    rank: int = 0, world_size: int = 1,
+) -> CapturedStep:  # fmt: skip
+    """Return the step that draws a batch and leaves its gradients; calling it returns the loss.
+
+    Every process draws the whole batch and keeps its share, so their number does not matter.
+    """
+    device, on_gpu = images.device, images.device.type == "cuda"
+    denoise = torch.compile(network, dynamic=False) if on_gpu else network
+    own = slice(*(config.batch_size * r // world_size for r in (rank, rank + 1)))
+
+    def body() -> Tensor:
+        clean, wanted, sigma, noise = (part[own] for part in draw_batch(images, classes, config))
+        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+            loss = denoising_loss(denoise, clean, wanted, sigma, noise, network.sigma_data).mean()
+        loss.backward()
+        for grad in _gradients_of(network):
+            grad.nan_to_num_(0.0, 0.0, 0.0)  # one bad batch must not end a run
+        return loss.detach()
+
+    return CapturedStep(body, network.parameters(), device)
+
+
+def _gradients_of(network: nn.Module) -> list[Tensor]:
+    return [p.grad for p in network.parameters() if p.grad is not None]
 
 
 def draw_batch(images: Tensor, classes: Tensor, config: GeneratorConfig) -> tuple[Tensor, ...]:
@@ -384,6 +400,14 @@ def _load_in_place(weights: dict[str, Tensor], values: dict[str, Tensor]) -> Non
         weight.copy_(values[name])
 
 
+def _match_layout(optimizer: torch.optim.Optimizer) -> None:
+    """Lay the optimiser's memory out as its parameters are, which fused kernels require."""
+    for parameter, slot in optimizer.state.items():
+        for name, tensor in slot.items():
+            if tensor.shape == parameter.shape:
+                slot[name] = torch.empty_like(parameter).copy_(tensor)
+
+
 # ---- several processes (torchrun)
 
 
@@ -398,16 +422,15 @@ def _join(device: torch.device, batch_size: int) -> tuple[int, int]:
     return rank, world_size
 
 
-def _average_over_processes(network: nn.Module, world_size: int) -> None:
-    """Replace every gradient by its mean over all processes: that of the whole batch."""
+def _average_over_processes(tensors: list[Tensor], world_size: int) -> None:
+    """Replace every tensor by its mean over all processes: gradients, by the whole batch's."""
     if world_size == 1:
         return
-    grads = [p.grad for p in network.parameters() if p.grad is not None]
-    flat = torch.cat([grad.flatten() for grad in grads])
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
     dist.all_reduce(flat)
-    flat /= world_size
-    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
-        grad.copy_(part.view_as(grad))
+    parts = (flat / world_size).split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 def _from_first(value: int, world_size: int) -> int:

@@ -36,6 +36,10 @@ class CapturedStep:
         """Warm up and capture `body`, where it is captured at all."""
         if not self.captures or self.graph is not None:
             return
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # baked into the graph
+            self.graph = self._capture()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # compilation, autotuning and lazy setup must not be captured
@@ -48,7 +52,7 @@ class CapturedStep:
         with torch.cuda.graph(graph):
             self.result = self.body()
         self.grads = [parameter.grad for parameter in self.parameters]
-        self.graph = graph
+        return graph
 
     def __call__(self) -> Tensor:
         """Run the step; the result is overwritten by the next one."""

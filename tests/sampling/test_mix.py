@@ -1,0 +1,189 @@
+"""The loop that fills a store: one noise per set, and nothing but the set decides an image."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from semmix._errors import SemmixError
+from semmix.generators.edm import EDMConfig, EDMDenoiser, EDMGenerator
+from semmix.labels import mix_labels
+from semmix.plan import MixPlan, all_pairs
+from semmix.sampling.classes import sample_classes, write_grid
+from semmix.sampling.mix import (
+    MixConfig,
+    make_mixsets,
+    make_sampler,
+    sample_padded,
+    set_noise,
+    to_uint8,
+)
+
+CONFIG = MixConfig(num_steps=4, batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def generator():
+    torch.manual_seed(0)
+    config = EDMConfig(
+        resolution=8, channels=1, num_classes=3, model_channels=8, channel_mult=(1, 2),
+        num_blocks=1, attn_resolutions=(4,),
+    )  # fmt: skip
+    network = EDMDenoiser(config).eval().requires_grad_(False)
+    for parameter in network.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+    return EDMGenerator("tiny", network, (1, 8, 8), 3, "split", "digest")
+
+
+def plan(**changes):
+    settings = {"num_classes": 3, "num_sets": 7, "pairs": all_pairs(3), "sets_per_shard": 2}
+    return MixPlan(**{**settings, **changes})
+
+
+def test_members_of_a_set_differ_through_the_label_alone(generator, tmp_path):
+    store = make_mixsets(generator, plan(), CONFIG, tmp_path)
+    sample = make_sampler(generator, CONFIG)
+    for n in range(store.num_sets):
+        i, j = store.pair(n)
+        noise = set_noise(store.plan, n, generator.image_shape).expand(8, -1, -1, -1)
+        first_to_last = mix_labels(i, j, torch.tensor(store.plan.lams), 3)
+        assert torch.equal(store.read_set(n), sample(noise, first_to_last))
+        pure = sample(noise, torch.eye(3)[[j] * 4 + [i] * 4])  # plain class samples
+        assert torch.equal(store.read_set(n)[0], pure[0])
+        assert torch.equal(store.read_set(n)[-1], pure[-1])
+        assert not torch.equal(pure[0], pure[-1])
+
+
+def test_store_names_generator_and_settings(generator, tmp_path):
+    store = make_mixsets(generator, plan(num_sets=2), CONFIG, tmp_path)
+    inputs = store.artifact.manifest["inputs"]
+    assert inputs["generator"] == {"digest": "digest", "name": "tiny", "trained_on": "split"}
+    assert inputs["sampler"]["precision"] == "float32"
+    assert inputs["sampler"]["solver"] == "dpmpp_2m"
+    assert store.finished
+
+
+@pytest.mark.parametrize("batch_size", [5, 16, 40])
+def test_batch_size_does_not_matter(generator, tmp_path, batch_size):
+    expected = make_mixsets(generator, plan(), CONFIG, tmp_path / "a").read_all()
+    config = MixConfig(num_steps=4, batch_size=batch_size)
+    assert torch.equal(make_mixsets(generator, plan(), config, tmp_path / "b").read_all(), expected)
+
+
+def test_shard_size_and_prefix_do_not_matter(generator, tmp_path):
+    expected = make_mixsets(generator, plan(), CONFIG, tmp_path / "a").read_all()
+    other = make_mixsets(generator, plan(num_sets=5, sets_per_shard=4), CONFIG, tmp_path / "b")
+    assert torch.equal(other.read_all(), expected[:5])
+
+
+def test_missing_shards_are_made_again_to_the_byte(generator, tmp_path):
+    store = make_mixsets(generator, plan(), CONFIG, tmp_path)
+    path = store.shard_path(1)
+    before = path.read_bytes()
+    path.unlink()
+    make_mixsets(generator, plan(), CONFIG, tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_other_settings_are_refused(generator, tmp_path):
+    make_mixsets(generator, plan(num_sets=1), CONFIG, tmp_path)
+    with pytest.raises(SemmixError, match="other inputs"):
+        make_mixsets(generator, plan(num_sets=1), MixConfig(num_steps=5), tmp_path)
+
+
+PROCESS = """
+import sys, torch
+from semmix.plan import MixPlan, all_pairs
+from semmix.sampling.mix import MixConfig, make_mixsets
+
+class Toy:
+    name, image_shape, num_classes, trained_on, digest = "toy", (1, 4, 4), 3, None, "1"
+    device = torch.device("cpu")
+    def denoise(self, x, sigma, class_weights):
+        centre = (class_weights @ torch.tensor([-0.5, 0.1, 0.6])).reshape(-1, 1, 1, 1)
+        return centre + 0.09 / (0.09 + sigma.reshape(-1, 1, 1, 1) ** 2) * (x - centre)
+
+plan = MixPlan(num_classes=3, num_sets=11, pairs=all_pairs(3), sets_per_shard=2)
+make_mixsets(Toy(), plan, MixConfig(num_steps=5, batch_size=8), sys.argv[1])
+"""
+
+
+def test_number_of_processes_does_not_matter(tmp_path):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(tmp_path / str(world_size))],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world_size)},
+        )
+        for world_size in (1, 2, 3)
+        for rank in range(world_size)
+    ]
+    assert [process.wait() for process in processes] == [0] * 6
+    one, two, three = (
+        {path.name: path.read_bytes() for path in (tmp_path / str(n)).iterdir()} for n in (1, 2, 3)
+    )
+    assert len(one) == 7  # six shards and the manifest
+    assert one == two == three
+
+
+def test_class_samples_do_not_depend_on_their_number(generator, tmp_path):
+    few = sample_classes(generator, 2, CONFIG)
+    many = sample_classes(generator, 5, CONFIG)
+    assert few.shape == (3, 2, 1, 8, 8)
+    assert torch.equal(many[:, :2], few)
+    assert not torch.equal(sample_classes(generator, 2, CONFIG, seed=1), few)
+    write_grid(tmp_path / "grid.png", few, pixels=16)
+
+    from PIL import Image
+
+    picture = Image.open(tmp_path / "grid.png")
+    assert picture.size == (2 * 9 * 2, 3 * 9 * 2)  # two columns, three rows, a line, twice as big
+    assert picture.getpixel((0, 0)) == few[0, 0, 0, 0, 0]
+
+
+def test_padding_shows_one_shape_to_the_sampler():
+    seen = []
+
+    def sample(noise, class_weights):
+        seen.append(noise.shape[0])
+        return noise.to(torch.uint8)
+
+    images = sample_padded(sample, torch.arange(7.0).reshape(7, 1, 1, 1), torch.eye(7), 3)
+    assert seen == [3, 3, 3]
+    assert images.flatten().tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_rounding_is_edms():
+    values = torch.tensor([-1.5, -1.0, -0.5, 0.0, 0.003, 0.5, 1.0, 1.5])
+    assert to_uint8(values).tolist() == [0, 0, 64, 128, 128, 191, 255, 255]
+
+
+def test_latent_generators_are_decoded(tmp_path):
+    class Latent:
+        name, image_shape, num_classes, trained_on, digest = "latent", (3, 4, 4), 2, None, "1"
+        latent_shape, device = (1, 2, 2), torch.device("cpu")
+
+        def denoise(self, x, sigma, class_weights):
+            return class_weights[:, :1, None, None].expand_as(x) - 0.5
+
+        def decode(self, latents):
+            return latents.repeat(1, 3, 2, 2)
+
+    two = MixPlan(num_classes=2, num_sets=1, pairs=((0, 1),), lams=(0.0, 1.0))
+    images = make_mixsets(Latent(), two, CONFIG, tmp_path).read_set(0)
+    assert images.shape == (2, 3, 4, 4)
+    assert images[0].unique().tolist() == [64]
+    assert images[1].unique().tolist() == [191]
+
+
+def test_user_mistakes_are_explained(generator, tmp_path):
+    with pytest.raises(SemmixError, match="differ in classes"):
+        make_mixsets(generator, plan(num_classes=4), CONFIG, tmp_path)
+    with pytest.raises(SemmixError, match="solver"):
+        MixConfig(solver="huen")
+    with pytest.raises(SemmixError, match="at least 2 steps"):
+        MixConfig(num_steps=1)
+    with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
+        MixConfig(sigma_min=90)

@@ -1,0 +1,98 @@
+"""Solvers on toys whose denoiser is known."""
+
+import pytest
+import torch
+
+from semmix._errors import SemmixError
+from semmix.sampling.solvers import dpmpp_2m, heun, karras_sigmas, solver
+
+CENTRE, SPREAD = 0.4, 0.3
+
+
+def gaussian(x, sigma):
+    """The denoiser of N(CENTRE, SPREAD^2)."""
+    return CENTRE + SPREAD**2 / (SPREAD**2 + sigma**2) * (x - CENTRE)
+
+
+def gaussian_solution(x, sigma_max):
+    return CENTRE + (x - CENTRE) * SPREAD / (SPREAD**2 + sigma_max**2) ** 0.5
+
+
+def mixture(num_centres=64, dim=192):
+    """The denoiser of a mixture of narrow Gaussians, as hard as images: paths must choose."""
+    random = torch.Generator().manual_seed(1)
+    centres = torch.randn(num_centres, dim, generator=random, dtype=torch.float64) / 2
+    width = 0.05
+
+    def denoise(x, sigma):
+        total = sigma**2 + width**2
+        share = torch.softmax(-torch.cdist(x, centres).square() / (2 * total), dim=1)
+        nearest = share @ centres
+        return nearest + width**2 / total * (x - nearest)
+
+    start = torch.randn(32, dim, generator=random, dtype=torch.float64)
+    return denoise, start
+
+
+def counted(denoise):
+    def call(x, sigma):
+        call.evaluations += 1
+        return denoise(x, sigma)
+
+    call.evaluations = 0
+    return call
+
+
+def test_karras_schedule_golden_values():
+    # EDM's equation 5 with its defaults and 18 steps
+    sigmas = karras_sigmas(18)
+    assert len(sigmas) == 19
+    assert sigmas[-1] == 0
+    golden = [80.0, 57.5860, 40.7856, 28.3746, 19.3525, 12.9101, 8.4009, 5.3152]
+    assert sigmas[:8] == pytest.approx(golden, abs=5e-5)
+    assert sigmas[17] == pytest.approx(0.002)
+
+
+def test_one_noise_level_is_allowed():
+    assert karras_sigmas(1) == pytest.approx([80.0, 0.0])
+
+
+@pytest.mark.parametrize("solve", [heun, dpmpp_2m])
+def test_error_falls_with_the_square_of_the_step(solve):
+    x = torch.linspace(-160, 160, 9, dtype=torch.float64)
+    errors = []
+    for num_steps in (40, 80, 160):
+        # a tiny last level, so that the first-order step to zero does not show
+        sigmas = karras_sigmas(num_steps, sigma_min=1e-7)
+        errors.append((solve(gaussian, x, sigmas) - gaussian_solution(x, 80.0)).abs().max())
+    ratios = [errors[0] / errors[1], errors[1] / errors[2]]
+    assert all(3.3 < ratio < 5 for ratio in ratios), ratios
+
+
+def test_dpmpp_at_18_evaluations_is_as_close_as_heun_at_27():
+    denoise, start = mixture()
+    x = 80 * start
+    reference = heun(denoise, x, karras_sigmas(2000))
+    two_stage, multistep = counted(denoise), counted(denoise)
+    by_heun = heun(two_stage, x, karras_sigmas(14))
+    by_dpmpp = dpmpp_2m(multistep, x, karras_sigmas(18))
+    assert (two_stage.evaluations, multistep.evaluations) == (27, 18)
+    rms = [(image - reference).square().mean().sqrt() for image in (by_heun, by_dpmpp)]
+    assert rms[1] <= rms[0], rms
+
+
+@pytest.mark.parametrize("solve", [heun, dpmpp_2m])
+def test_more_steps_come_closer(solve):
+    denoise, start = mixture()
+    x = 80 * start
+    reference = heun(denoise, x, karras_sigmas(500))
+    errors = [
+        (solve(denoise, x, karras_sigmas(n)) - reference).square().mean().sqrt()
+        for n in (10, 20, 40, 80)
+    ]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_misspelt_solver_gets_a_hint():
+    with pytest.raises(SemmixError, match="did you mean 'dpmpp_2m'"):
+        solver("dpmpp2m")

@@ -1,0 +1,249 @@
+"""The generator loop: resume to the byte, shares over processes, averages, guard, schedule."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from semmix._errors import SemmixError
+from semmix.generators import load_generator
+from semmix.generators.edm import EDMConfig
+from semmix.training import generator as loop
+from semmix.training.ema import PowerEMA, gamma_of_length
+from semmix.training.generator import GeneratorConfig, train_generator
+
+NETWORK = EDMConfig(
+    resolution=4, channels=1, num_classes=2, model_channels=8, channel_mult=(1, 1), num_blocks=1,
+    attn_resolutions=(2,),
+)  # fmt: skip
+CONFIG = GeneratorConfig(
+    network=NETWORK, num_images=160, batch_size=8, device="cpu", num_grids=2, flip=True,
+    label_dropout=0.1,
+)  # fmt: skip
+
+
+def toy_data(num=40):
+    """Class 0 is bright on the left, class 1 on the right."""
+    labels = torch.arange(num) % 2
+    images = torch.zeros(num, 1, 4, 4, dtype=torch.uint8)
+    images[labels == 0, :, :, :2] = 255
+    images[labels == 1, :, :, 2:] = 255
+    return images, labels
+
+
+def train(out, config=CONFIG, **more):
+    images, labels = toy_data()
+    return train_generator(images, labels, 2, "split", config, out, **more)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("trained") / "g", held_out=toy_data(20))
+
+
+def test_artifact_holds_what_the_design_says(trained):
+    assert set(contents(trained)) == {
+        "generator.json", "weights.safetensors", "stats.jsonl", "samples-050.png",
+        "samples-100.png",
+    }  # fmt: skip
+    manifest = json.loads((trained / "generator.json").read_text())
+    assert manifest["trained_on"] == "split"
+    assert manifest["num_images"] == 160
+    assert manifest["ema_length"] in CONFIG.ema_lengths
+    losses = manifest["held_out_losses"]
+    assert CONFIG.ema_lengths[losses.index(min(losses))] == manifest["ema_length"]
+    rows = [json.loads(line) for line in (trained / "stats.jsonl").read_text().splitlines()]
+    assert [row["nimg"] for row in rows] == [8 * k for k in range(1, 21)]
+    loaded = load_generator(trained, "cpu")
+    assert (loaded.image_shape, loaded.num_classes) == ((1, 4, 4), 2)
+    assert (loaded.trained_on, loaded.digest) == ("split", manifest["digest"])
+
+
+def test_finished_run_is_left_alone_and_other_inputs_refused(trained):
+    before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
+    train(trained, held_out=toy_data(20))
+    assert {path: path.stat().st_mtime_ns for path in trained.iterdir()} == before
+    with pytest.raises(SemmixError, match="other inputs"):
+        train(trained, replace(CONFIG, lr=0.5), held_out=toy_data(20))
+    with pytest.raises(SemmixError, match="other inputs"):
+        train(trained)
+
+
+class Stop(BaseException):
+    """Stands for the power cut."""
+
+
+@pytest.mark.parametrize("stop_after", [1, 7, 19])
+def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, stop_after):
+    def cut(path, groups, header, save=loop.save_checkpoint):
+        save(path, groups, header)
+        if header["step"] == stop_after:
+            raise Stop
+
+    every_step = replace(CONFIG, checkpoint_seconds=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", cut)
+        with pytest.raises(Stop):
+            train(tmp_path, every_step, held_out=toy_data(20))
+    assert not json.loads((tmp_path / "generator.json").read_text())["finished"]
+    with pytest.raises(SemmixError, match="not finished"):
+        load_generator(tmp_path, "cpu")
+    train(tmp_path, held_out=toy_data(20))
+    assert contents(tmp_path) == contents(trained)
+
+
+SCRIPT = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from test_generator import CONFIG, replace, train
+torch.set_num_threads(1)
+config = replace(CONFIG, num_images=int(sys.argv[3]), checkpoint_seconds=0, flip=False)
+train(sys.argv[2], config)
+torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
+"""
+
+
+def start(folder, num_images, **environment):
+    here = os.path.dirname(__file__)
+    command = [sys.executable, "-c", SCRIPT, here, str(folder), str(num_images)]
+    return subprocess.Popen(command, env={**os.environ, **environment})
+
+
+def test_killed_process_ends_with_the_same_bytes(tmp_path):
+    config = replace(CONFIG, num_images=800, flip=False)
+    expected = contents(train(tmp_path / "whole", config))
+    process = start(tmp_path / "killed", 800)
+    while not (tmp_path / "killed" / "checkpoint.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    train(tmp_path / "killed", config)
+    killed = contents(tmp_path / "killed")
+    assert {name: killed[name] for name in expected} == expected
+    leftovers = set(killed) - set(expected)  # at most a temporary file the kill left behind
+    assert all(name.startswith(".") for name in leftovers)
+
+
+def test_two_processes_learn_what_one_learns(tmp_path):
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "WORLD_SIZE": "2"}
+    ranks = [start(tmp_path / "two", 80, RANK=str(rank), **address) for rank in (0, 1)]
+    train(tmp_path / "one", replace(CONFIG, num_images=80, flip=False))
+    assert [process.wait() for process in ranks] == [0, 0]
+    one, two = (load_generator(tmp_path / n, "cpu").network.state_dict() for n in ("one", "two"))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
+
+
+def test_budget_in_minutes_is_measured_once(tmp_path, monkeypatch):
+    config = replace(CONFIG, num_images=None, minutes=0.004)
+    expected = train(tmp_path / "a", config)
+    num_images = json.loads((expected / "budget.json").read_text())["num_images"]
+    assert num_images > 0
+    # a run that was stopped keeps the measured length, however fast the machine is then
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "budget.json").write_bytes((expected / "budget.json").read_bytes())
+    assert contents(train(tmp_path / "b", config)) == contents(expected)
+
+
+def test_it_learns_the_classes(tmp_path):
+    config = replace(CONFIG, num_images=10_000, batch_size=32, lr=4e-3, flip=False)
+    folder = train(tmp_path, config)
+    rows = [json.loads(line) for line in (folder / "stats.jsonl").read_text().splitlines()]
+    early, late = (np.mean([row["loss"] for row in part]) for part in (rows[:10], rows[-10:]))
+    assert late < early / 3
+    generator = load_generator(folder, "cpu")
+    images = loop.sample_classes(generator, 8, loop.MixConfig(num_steps=10, batch_size=16)).float()
+    left, right = images[..., :2].mean((1, 2, 3, 4)), images[..., 2:].mean((1, 2, 3, 4))
+    assert left[0] > right[0] + 150
+    assert right[1] > left[1] + 150
+
+
+def test_bad_gradients_do_not_reach_the_weights(tmp_path, monkeypatch):
+    def spoilt(*args, whole=loop.denoising_loss):
+        return whole(*args) * float("nan")
+
+    monkeypatch.setattr(loop, "denoising_loss", spoilt)
+    folder = train(tmp_path, replace(CONFIG, num_images=16))
+    weights = load_generator(folder, "cpu").network.state_dict()
+    assert all(bool(weight.isfinite().all()) for weight in weights.values())
+
+
+def test_loss_matches_plain_loops():
+    torch.manual_seed(0)
+    clean, noise = torch.rand(3, 1, 2, 2), torch.randn(3, 1, 2, 2)
+    sigma, classes = torch.tensor([0.1, 1.0, 3.0]), torch.eye(3)
+
+    def denoise(x, sigma, class_weights):
+        return 0.5 * x + class_weights.sum(1).reshape(-1, 1, 1, 1) * 0.1
+
+    ours = loop.denoising_loss(denoise, clean, classes, sigma, noise, 0.5)
+    for n in range(3):
+        s, total = float(sigma[n]), 0.0
+        for c, e in zip(clean[n].flatten().tolist(), noise[n].flatten().tolist(), strict=True):
+            total += (0.5 * (c + s * e) + 0.1 - c) ** 2
+        weight = (s**2 + 0.25) / (s * 0.5) ** 2
+        assert float(ours[n]) == pytest.approx(weight * total / 4, rel=1e-5)
+
+
+def test_learning_rate_rises_holds_and_falls():
+    config = replace(CONFIG, lr=2.0, warmup=0.1, decay=0.4)
+    rates = [loop.learning_rate(done, config) for done in (0.0, 0.05, 0.1, 0.5, 0.6, 0.8, 1.0)]
+    assert rates == pytest.approx([0, 1, 2, 2, 2, 1, 0])
+
+
+def test_batch_is_drawn_from_the_default_generator_alone():
+    images, labels = toy_data()
+    classes = torch.eye(2)[labels]
+    config = replace(CONFIG, batch_size=1000, flip=False, label_dropout=0.3)
+    torch.manual_seed(5)
+    clean, weights, sigma, noise = loop.draw_batch(images, classes, config)
+    torch.manual_seed(5)
+    assert torch.equal(loop.draw_batch(images, classes, config)[3], noise)
+    assert sorted(clean.unique().tolist()) == [-1, 1]
+    shown = weights.sum(1) == 1
+    assert 0.6 < shown.float().mean() < 0.8
+    assert torch.equal(clean[shown, 0, 0, 0] > 0, weights[shown, 0] > 0)
+    assert float(sigma.log().mean()) == pytest.approx(-1.2, abs=0.15)
+    assert float(sigma.log().std()) == pytest.approx(1.2, abs=0.15)
+
+
+def test_average_has_the_power_profile():
+    """The weight of step t in the average is proportional to t^gamma, and as wide as asked for."""
+    num_steps, length = 400, 0.1
+    steps = {f"{t}": torch.zeros(()) for t in range(num_steps + 1)}
+    ema = PowerEMA(steps, length)
+    for t in range(1, num_steps + 1):
+        ema.update({name: torch.tensor(float(name == str(t))) for name in steps}, t)
+    share = np.array([float(ema.weights[str(t)]) for t in range(num_steps + 1)])
+    assert share.sum() == pytest.approx(1, abs=1e-5)
+    t = np.arange(num_steps + 1) / num_steps
+    mean = (share * t).sum()
+    assert np.sqrt((share * (t - mean) ** 2).sum()) == pytest.approx(length, rel=0.02)
+    gamma = gamma_of_length(length)
+    assert share[200] / share[400] == pytest.approx(0.5**gamma, rel=0.05)
+
+
+def test_user_mistakes_are_explained(tmp_path):
+    images, labels = toy_data()
+    with pytest.raises(SemmixError, match="either images or minutes"):
+        GeneratorConfig()
+    with pytest.raises(SemmixError, match="parts of the run"):
+        GeneratorConfig(num_images=1, warmup=0.8, decay=0.8)
+    with pytest.raises(SemmixError, match="EMA"):
+        GeneratorConfig(num_images=1, ema_lengths=(0.5,))
+    with pytest.raises(SemmixError, match="uint8"):
+        train_generator(images.float(), labels, 2, None, CONFIG, tmp_path / "a")
+    with pytest.raises(SemmixError, match="does not fit"):
+        train_generator(images, labels, 3, None, CONFIG, tmp_path / "b")
