@@ -36,7 +36,7 @@ _PUBLIC = {
     "load_dataset": "semmix.datasets",
 }  # fmt: skip
 
-__all__ = ["__version__", *_PUBLIC]
+__all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ class SemmixError(ValueError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> SemmixError:
     """Return the error for a name nobody registered, with the nearest known ones."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    guess = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    by_lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(repr(by_lower[n]) for n in near)}? " if near else ""
     return SemmixError(f"unknown {kind}", repr(name), f"{guess}known: {', '.join(known)}")

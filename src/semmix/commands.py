@@ -18,6 +18,7 @@ from semmix.generators import load_generator
 from semmix.labels import lambda_grid
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
+from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig, make_mixsets
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
@@ -30,7 +31,9 @@ class GeneratorTrain:
 
     data: DatasetConfig
     """The images; only the training split is learned from."""
-    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    generator: GeneratorConfig = field(
+        default_factory=lambda: GeneratorConfig(num_images=10_000_000)
+    )
     """The network and how it is trained."""
     out: Path = Path("generator")
     """Folder of the generator."""
@@ -49,6 +52,32 @@ def train_generator_command(command: GeneratorTrain) -> None:
         held_out=(data.val.images, data.val.labels),
     )
     say(f"generator in {command.out}; next: semmix mix {command.out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorSample:
+    """Draw plain class samples."""
+
+    generator: Positional[str]
+    """Folder of a generator, or zoo:NAME."""
+    out: Path = Path("samples.png")
+    """The picture: one row for each class."""
+    per_class: int = 8
+    """Images in a row."""
+    seed: int = 0
+    """Seed of the noise."""
+    sampler: MixConfig = field(default_factory=MixConfig)
+    """The solver."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def sample_command(command: GeneratorSample) -> None:
+    """Write a picture of class samples."""
+    generator = load_generator(command.generator, command.device)
+    images = sample_classes(generator, command.per_class, command.sampler, command.seed)
+    write_grid(command.out, images)
+    say(f"wrote {command.out}")
 
 
 @dataclass(frozen=True, kw_only=True)

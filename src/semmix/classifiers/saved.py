@@ -26,7 +26,7 @@ def save_classifier(
 
 
 def load_classifier(folder: str | Path) -> tuple[Classifier, str]:
-    """Return the trained network of a run folder, ready to predict, and the digest of its weights."""
+    """Return the trained network of a run folder, ready to predict, and its weights' digest."""
     from semmix.classifiers import classifier
 
     path = Path(folder) / WEIGHTS

@@ -148,7 +148,8 @@ def train_classifier(
     val_images, val_labels = data.val.images.to(device), data.val.labels.to(device)
 
     torch.manual_seed(fold_seed("weights", config.seed))
-    network = build_network(config.classifier, data).to(device, memory_format=torch.channels_last)
+    network = build_network(config.classifier, data).to(device)
+    network.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=config.lr,

@@ -1,0 +1,120 @@
+"""The ground floor: files that are whole or absent, digests, seeds, errors, manifests."""
+
+import os
+
+import pytest
+import torch
+
+from semmix._artifact import begin_artifact, open_artifact
+from semmix._errors import SemmixError, unknown_name
+from semmix._files import (
+    digest,
+    digest_file,
+    digest_tensors,
+    read_json,
+    whole_file,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
+from semmix._progress import duration, progress
+from semmix._random import fold_seed
+
+
+def test_failed_write_keeps_the_old_file_and_leaves_no_trace(tmp_path):
+    path = tmp_path / "file"
+    write_bytes(path, b"old")
+    with pytest.raises(RuntimeError, match="half way"), whole_file(path) as temporary:
+        temporary.write_bytes(b"new")
+        raise RuntimeError("half way")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_unwritable_place_is_explained(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SemmixError, match="cannot write") as error:
+        write_bytes(tmp_path / "file" / "below", b"")
+    assert "choose a writable folder" in error.value.fix
+
+
+def test_unreadable_json_is_explained(tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    for name in ("bad.json", "missing.json"):
+        with pytest.raises(SemmixError, match=name):
+            read_json(tmp_path / name)
+
+
+def test_json_round_trip(tmp_path):
+    write_json(tmp_path / "a.json", {"λ": [1, 2.5, None]})
+    assert read_json(tmp_path / "a.json") == {"λ": [1, 2.5, None]}
+
+
+def test_same_tensors_same_bytes(tmp_path):
+    tensors = {"b": torch.arange(4.0), "a": torch.ones(2, 2).T}
+    write_tensors(tmp_path / "1", tensors, {"y": 1, "x": 2})
+    write_tensors(tmp_path / "2", dict(reversed(tensors.items())), {"x": 2, "y": 1})
+    assert digest_file(tmp_path / "1") == digest_file(tmp_path / "2")
+
+
+def test_digests_see_names_types_shapes_and_values():
+    a = torch.arange(6, dtype=torch.int32)
+    others = [{"b": a}, {"a": a.view(2, 3)}, {"a": a.view(torch.float32)}, {"a": a + 1}]
+    digests = [digest_tensors(t) for t in [{"a": a}, *others]]
+    assert len(set(digests)) == 5
+    assert digest({"x": 1, "y": 2}) == digest({"y": 2, "x": 1}) != digest({"x": 1, "y": 3})
+
+
+def test_folded_seeds_do_not_run_together():
+    assert fold_seed("a", 12) != fold_seed("a1", 2)
+    assert 0 <= fold_seed("x") < 2**63
+
+
+def test_near_names_are_offered_whatever_their_case():
+    error = unknown_name("data set", "CIFAR-10", ["cifar10", "cifar100", "digits"])
+    assert "did you mean 'cifar10'" in str(error)
+    assert "did you mean" not in str(unknown_name("data set", "zzz", ["digits"]))
+
+
+def test_artifact_begins_goes_on_finishes(tmp_path):
+    first = begin_artifact(tmp_path, "m.json", "thing", {"a": 1})
+    assert not first.finished
+    again = begin_artifact(tmp_path, "m.json", "thing", {"a": 1})
+    again.finish(more=2)
+    assert begin_artifact(tmp_path, "m.json", "thing", {"a": 1}).manifest["more"] == 2
+
+
+def test_artifact_of_other_inputs_kind_or_format_is_refused(tmp_path):
+    begin_artifact(tmp_path, "m.json", "thing", {"a": 1, "b": 2})
+    with pytest.raises(SemmixError, match="a was 1, now 5"):
+        begin_artifact(tmp_path, "m.json", "thing", {"a": 5, "b": 2})
+    with pytest.raises(SemmixError, match="does not describe a run"):
+        open_artifact(tmp_path, "m.json", "run")
+    with pytest.raises(SemmixError, match="no run here"):
+        open_artifact(tmp_path / "none", "m.json", "run")
+    write_json(tmp_path / "m.json", {"kind": "thing", "format": 99})
+    with pytest.raises(SemmixError, match="another format"):
+        open_artifact(tmp_path, "m.json", "thing")
+
+
+def test_plain_progress_ends_with_a_line(capsys):
+    with progress("work", 3) as bar:
+        for _ in range(3):
+            bar.advance(note="fine")
+    assert capsys.readouterr().out == "work: 3/3  took 0:00  fine\n"
+
+
+def test_progress_in_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    with progress("work", 2) as bar:
+        bar.advance(2, "fine")
+    assert "2/2" in capsys.readouterr().out
+
+
+def test_durations_read_well():
+    assert [duration(s) for s in (0.4, 65, 7384)] == ["0:00", "1:05", "2:03:04"]
+
+
+def test_files_can_be_read_by_others(tmp_path):
+    write_bytes(tmp_path / "file", b"x")
+    assert os.stat(tmp_path / "file").st_mode & 0o777 == 0o644
