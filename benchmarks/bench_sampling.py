@@ -1,0 +1,163 @@
+"""Mixing speed: images per second, end to end into the store, against the reference sampler.
+
+    python benchmarks/bench_sampling.py --networks edm-vp compact32 --sets 720
+    python benchmarks/bench_sampling.py --generator zoo:cifar10
+
+The reference is EDM's sampler as published: float32, eager, Heun with 18 steps (35 evaluations).
+Without `--generator` the weights are random, which changes the pictures and not the speed. With
+`--check` the fast store is made a second time in a new process and compared byte by byte.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from semmix._artifact import begin_artifact
+from semmix._device import describe_environment, pick_device
+from semmix.generators import load_generator
+from semmix.generators.edm import MANIFEST, EDMDenoiser, network_preset, save_generator
+from semmix.plan import MixPlan, all_pairs
+from semmix.sampling.mix import MixConfig, make_mixsets
+
+REFERENCE = MixConfig(solver="heun", num_steps=18, precision="float32", compile="off")
+FAST = {
+    "dpmpp_2m 18, bfloat16, compiled": MixConfig(precision="bfloat16", compile="on"),
+    "heun 18, bfloat16, compiled": MixConfig(
+        solver="heun", num_steps=18, precision="bfloat16", compile="on"
+    ),
+}
+
+
+def random_generator(preset: str, folder: Path) -> Path:
+    """Write a generator with random weights, as `convert` or training would."""
+    torch.manual_seed(0)
+    config = network_preset(preset, (3, 32, 32), 10)
+    artifact = begin_artifact(folder, MANIFEST, "generator", {"preset": preset})
+    save_generator(artifact, config, EDMDenoiser(config).state_dict(), None)
+    return folder
+
+
+class Utilisation:
+    """Samples the GPU's utilisation while the body runs."""
+
+    def __enter__(self):
+        self.samples, self.done = [], threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        ask = [
+            "nvidia-smi",
+            "--query-gpu=utilization.gpu",
+            "--format=csv,noheader,nounits",
+            "-i",
+            "0",
+        ]
+        while torch.cuda.is_available() and not self.done.wait(0.5):
+            self.samples.append(int(subprocess.check_output(ask)))
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+
+    def __str__(self):
+        return f"GPU {sum(self.samples) / len(self.samples):.0f} %" if self.samples else "GPU -"
+
+
+def plan_of(num_sets: int, batch_size: int) -> MixPlan:
+    return MixPlan(
+        num_classes=10, num_sets=num_sets, pairs=all_pairs(10), sets_per_shard=batch_size // 8
+    )
+
+
+def rate(generator, config: MixConfig, num_sets: int, folder: Path) -> float:
+    """Return images per second into the store, without the first batch (compilation)."""
+    make_mixsets(
+        generator, plan_of(config.batch_size // 8, config.batch_size), config, folder / "0"
+    )
+    plan = plan_of(num_sets, config.batch_size)
+    with Utilisation() as gpu:
+        start = time.perf_counter()
+        make_mixsets(generator, plan, config, folder / "1")
+        seconds = time.perf_counter() - start
+    print(f"    {num_sets * 8} images in {seconds:.1f} s, {gpu}", flush=True)
+    return num_sets * 8 / seconds
+
+
+def profile(generator, config: MixConfig, num_sets: int, folder: Path) -> None:
+    """Print where the time goes."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as trace:
+        make_mixsets(generator, plan_of(num_sets, config.batch_size), config, folder)
+    by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+    print(trace.key_averages().table(sort_by=by, row_limit=20))
+
+
+def check_bytes(spec: Path, batch_size: int, folder: Path) -> None:
+    """Print whether two new processes make the same store."""
+    for name in ("a", "b"):
+        command = [sys.executable, __file__, "--generator", str(spec), "--make", str(folder / name)]
+        subprocess.run([*command, "--batch-size", str(batch_size)], check=True)
+    a, b = ({p.name: p.read_bytes() for p in (folder / name).iterdir()} for name in ("a", "b"))
+    print(f"    two processes: {'same bytes' if a == b else 'DIFFERENT bytes'}", flush=True)
+
+
+def bench(spec: Path, args: argparse.Namespace, folder: Path) -> None:
+    generator = load_generator(spec, args.device)
+    print(f"{generator.name}", flush=True)
+    print("  reference: heun 18, float32, eager, batch 512", flush=True)
+    reference = rate(generator, REFERENCE, args.reference_sets, folder / "reference")
+    print(f"    {reference:,.0f} img/s", flush=True)
+    for k, (title, config) in enumerate(FAST.items()):
+        config = replace(config, batch_size=args.batch_size)
+        print(f"  {title}, batch {args.batch_size}", flush=True)
+        fast = rate(generator, config, args.sets, folder / str(k))
+        print(f"    {fast:,.0f} img/s, {fast / reference:.1f} x the reference", flush=True)
+    if args.profile:
+        config = replace(FAST["dpmpp_2m 18, bfloat16, compiled"], batch_size=args.batch_size)
+        profile(generator, config, args.batch_size // 8, folder / "profile")
+    if args.check:
+        check_bytes(spec, args.batch_size, folder / "check")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=["edm-vp", "compact32"])
+    parser.add_argument("--generator", help="a generator's folder or zoo:NAME instead of presets")
+    parser.add_argument("--sets", type=int, default=2880)
+    parser.add_argument("--reference-sets", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=2880)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--make", help="only make one batch of the fast store here")
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    pick_device(args.device)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if args.make:
+            generator = load_generator(args.generator, args.device)
+            config = MixConfig(batch_size=args.batch_size)
+            plan = plan_of(args.batch_size // 8, args.batch_size)
+            make_mixsets(generator, plan, config, args.make)
+            return
+        print({key: describe_environment()[key] for key in ("torch", "gpu", "cpu_threads")})
+        specs = [args.generator] if args.generator else [
+            random_generator(preset, folder / preset) for preset in args.networks
+        ]  # fmt: skip
+        for spec in specs:
+            bench(spec, args, folder / "stores" / Path(spec).name.replace(":", "-"))
+
+
+if __name__ == "__main__":
+    main()
