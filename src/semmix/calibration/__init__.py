@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from semmix.calibration._bins import Reliability
-from semmix.calibration._calibrator import Calibrator, load_calibrator
-from semmix.calibration._toplabel import TopLabel, top_label
+from semmix.calibration._calibrator import Calibrator, load_calibrator, log_softmax, softmax
+from semmix.calibration._toplabel import RiskCoverage, TopLabel, top_label
 from semmix.calibration.agreement import (
     entropy_correlation,
     human_agreement,
@@ -17,9 +17,12 @@ from semmix.calibration.intervals import (
     Interval,
     MeanInterval,
     ece_of_chance,
+    few_samples,
     interval,
+    interval_from,
     mean_interval,
     paired_difference,
+    resampled,
     sample_size_warning,
 )
 from semmix.calibration.metrics import (
@@ -49,7 +52,7 @@ from semmix.calibration.one_vs_rest import (
 from semmix.calibration.ood import ood_aupr, ood_auroc, ood_fpr, ood_score
 from semmix.calibration.procal import BinMeanShiftCalibrator, DensityRatioCalibrator
 from semmix.calibration.scaling import DirichletCalibrator, MatrixScaler, VectorScaler
-from semmix.calibration.selective import RiskCoverage, aurc, risk_coverage
+from semmix.calibration.selective import aurc, risk_coverage
 from semmix.calibration.streaming import CalibrationStream, summary
 from semmix.calibration.temperature import TemperatureScaler
 
@@ -86,10 +89,13 @@ __all__ = [
     "ece_of_chance",
     "entropy",
     "entropy_correlation",
+    "few_samples",
     "human_agreement",
     "interval",
+    "interval_from",
     "kl_divergence",
     "load_calibrator",
+    "log_softmax",
     "mce",
     "mean_interval",
     "nll",
@@ -102,9 +108,11 @@ __all__ = [
     "piece",
     "proximity",
     "reliability",
+    "resampled",
     "risk_coverage",
     "sample_size_warning",
     "smooth_ece",
+    "softmax",
     "summary",
     "top_label",
     "total_variation",

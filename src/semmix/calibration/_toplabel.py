@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,13 @@ from semmix._errors import SemmixError
 from semmix.calibration._bins import BinSums, bin_index, check_bins
 from semmix.calibration._inputs import Array, as_vector, check_samples, prob_blocks
 from semmix.calibration._smooth import smooth_calibration_error
+
+
+class RiskCoverage(NamedTuple):
+    """Error rate among the most confident samples, from the smallest share to all of them."""
+
+    coverage: Array
+    risk: Array
 
 
 class TopLabel:
@@ -35,6 +42,24 @@ class TopLabel:
         other = copy.copy(self)
         other.weights = weights
         return other
+
+    def compressed(self, cells: int) -> TopLabel:
+        """Return few weighted samples in place of many: one per narrow bin, right or wrong.
+
+        The sums of every bin whose edges are among the `cells` are kept. Hard labels only.
+        """
+        index = 2 * bin_index(self.confidence, cells) + (self.correct > 0)
+        weights = np.bincount(index, self.weights)
+        used = weights > 0
+        confidence = np.bincount(index, self.weights * self.confidence)[used] / weights[used]
+        return TopLabel(confidence, np.flatnonzero(used) % 2 * 1.0, weights[used])
+
+    def risk_coverage(self) -> RiskCoverage:
+        """Return the error rate among the most confident samples, ties answered together."""
+        answered = np.cumsum(self.tie_sums(np.ones(len(self.weights)))[::-1])
+        errors = np.cumsum(self.tie_sums(1 - self.correct)[::-1])
+        used = answered > 0
+        return RiskCoverage(answered[used] / answered[-1], errors[used] / answered[used])
 
     @cached_property
     def order(self) -> Array:

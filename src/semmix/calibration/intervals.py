@@ -60,10 +60,7 @@ def interval(
     measure, num_samples = prepare(metric, probs, labels)
     value = measure(np.ones(num_samples))
     values = np.array([measure(counts) for counts in bootstrap(num_samples, resamples, seed)])
-    low, high = pivotal(value, values, level)
-    least = 0.0 if values.min() >= 0 else -np.inf
-    most = 1.0 if _of_top_label(_unwrap(metric)[0]) else np.inf
-    return Interval(float(max(min(low, value), least)), float(min(max(high, value), most)))
+    return interval_from(value, values, level, 1.0 if _of_top_label(metric) else np.inf)
 
 
 def paired_difference(
@@ -121,12 +118,16 @@ def ece_of_chance(probs: Any, labels: Any, bins: int = 15) -> float:
 def sample_size_warning(probs: Any, labels: Any, bins: int = 15) -> str | None:
     """Return a sentence when chance explains much of the ECE, else None."""
     top = top_label(probs, labels)
-    measured, chance = top.ece(bins), top.ece_of_chance(bins)
-    if 2 * chance < measured:
+    return few_samples(top.ece(bins), top.ece_of_chance(bins), len(top.weights))
+
+
+def few_samples(measured: float, chance: float, num_samples: int) -> str | None:
+    """Return a sentence when an ECE is less than twice what chance would show, else None."""
+    if measured > 2 * chance:
         return None
     return (
-        f"{len(top.weights)} samples in {bins} bins are few: a perfectly calibrated model would "
-        f"show an ECE near {chance:.4f}, this one shows {measured:.4f}; see debiased_ece"
+        f"{num_samples:,} samples are few: a perfectly calibrated model would show an ECE near "
+        f"{chance:.4f}, this one shows {measured:.4f}; see debiased_ece and the interval"
     )
 
 
@@ -151,8 +152,23 @@ def bootstrap(num_samples: int, resamples: int, seed: int) -> Iterator[Array]:
         yield np.bincount(random.integers(0, num_samples, num_samples), minlength=num_samples)
 
 
+def resampled(top: TopLabel, resamples: int, seed: int) -> Iterator[TopLabel]:
+    """Yield bootstrap resamples of samples whose weights say how often each was seen."""
+    random = np.random.default_rng(seed)
+    total = top.weights.sum()
+    for _ in range(resamples):
+        yield top.reweighted(random.multinomial(round(total), top.weights / total))
+
+
+def interval_from(value: float, values: Array, level: float, most: float = np.inf) -> Interval:
+    """Return the pivotal interval, widened to contain `value` and cut where no metric can be."""
+    low, high = pivotal(value, values, level)
+    least = 0.0 if values.min() >= 0 else -np.inf
+    return Interval(max(min(low, value), least), min(max(high, value), most))
+
+
 def pivotal(value: float, values: Array, level: float) -> Interval:
-    """Return the interval of values that resampling would move to the measured one."""
+    """Return the interval around `value` that resampled `values` speak for."""
     tail = (1 - level) / 2
     low, high = np.quantile(values, [tail, 1 - tail])
     return Interval(float(2 * value - high), float(2 * value - low))
@@ -166,7 +182,8 @@ def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
 
 
 def _of_top_label(metric: Metric) -> bool:
-    module, name = getattr(metric, "__module__", ""), getattr(metric, "__name__", "")
+    inner = _unwrap(metric)[0]
+    module, name = getattr(inner, "__module__", ""), getattr(inner, "__name__", "")
     return module.startswith("semmix.calibration.") and hasattr(TopLabel, name)
 
 

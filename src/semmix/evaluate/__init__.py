@@ -1,0 +1,162 @@
+"""Measure and calibrate the predictions of any model: `semmix evaluate FILE`.
+
+Files are read (`read`), turned into samples while common mistakes are caught (`samples`),
+calibrated without judging a calibrator by what it has seen (`calibrate`), measured (`measure`),
+written (`write`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tyro.conf import Positional
+
+from semmix._errors import SemmixError, unknown_name
+from semmix._progress import progress, say
+from semmix.calibration import few_samples
+from semmix.evaluate.calibrate import AS_GIVEN, CALIBRATORS, Fitted, fit, make_folds, make_pool
+from semmix.evaluate.measure import measure
+from semmix.evaluate.read import Names, read_parts
+from semmix.evaluate.samples import Samples, compare_parts, look_closer, make_samples
+from semmix.evaluate.write import print_table, write_evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Measure and calibrate logits or probabilities from any model."""
+
+    path: Positional[Path]
+    """A run folder, or a .npz, .npy, .csv, .parquet or .safetensors file of logits or probabilities
+    with labels; arrays named after `val` and `test` are told apart."""
+
+    val: Path | None = None
+    """File of the validation part, on which calibrators are fitted. Without any validation part
+    they are cross-fitted: no sample is judged by a calibrator that saw it."""
+
+    out: Path | None = None
+    """Folder for evaluation.json, .md and .tex; by default the run folder, or NAME-evaluation."""
+
+    scores: str | None = None
+    """Name of the array of logits or probabilities, or how its columns begin; else guessed."""
+
+    labels: str | None = None
+    """Name of the array or column of labels, or an .npy file; else guessed."""
+
+    val_scores: str | None = None
+    """Like `scores`, for the validation part."""
+
+    val_labels: str | None = None
+    """Like `labels`, for the validation part."""
+
+    kind: Literal["logits", "probs"] | None = None
+    """What the scores are; judged by their values by default."""
+
+    calibrators: tuple[str, ...] = ("temperature", "vector", "histogram", "isotonic", "beta")
+    """Calibrators to compare; also known: temperature-ece-grid, matrix, dirichlet."""
+
+    bins: int = 15
+    """Bins of the binned metrics."""
+
+    level: float = 0.95
+    """Level of the bootstrap intervals."""
+
+    resamples: int = 1000
+    """Bootstrap resamples."""
+
+    folds: int = 5
+    """Folds of the cross-fitting."""
+
+    seed: int = 0
+    """Seed of the folds and of the bootstrap."""
+
+    def __post_init__(self):
+        for name in self.calibrators:
+            if name not in CALIBRATORS:
+                raise unknown_name("calibrator", name, CALIBRATORS)
+        for name, least in (("bins", 1), ("resamples", 1), ("folds", 2)):
+            if getattr(self, name) < least:
+                raise SemmixError(f"{name} is too small", getattr(self, name), f"at least {least}")
+        if not 0 < self.level < 1:
+            raise SemmixError("level must lie between 0 and 1", self.level, "0.95 is usual")
+
+
+def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
+    """Return all that was measured, after printing a table and writing JSON, Markdown and LaTeX."""
+    test, val, notes, warnings = load_samples(config)
+    for line in [*notes, *(f"warning: {warning}" for warning in warnings)]:
+        say(line)
+    results = measure_all(config, test, val)
+    given = results[0]
+    if few := few_samples(given["metrics"]["ece"], given["ece_of_chance"], len(test)):
+        say(f"warning: {few}")
+        warnings.append(few)
+    evaluation = {
+        "source": config.path.name,
+        "notes": notes,
+        "warnings": warnings,
+        "num_samples": len(test),
+        "num_classes": test.num_classes,
+        "bins": config.bins,
+        "level": config.level,
+        "results": results,
+    }
+    print_table(evaluation)
+    write_evaluation(evaluation, config.out or _default_folder(config.path))
+    return evaluation
+
+
+def load_samples(
+    config: EvaluateConfig,
+) -> tuple[Samples, Samples | None, list[str], list[str]]:
+    """Return the test part, the validation part if any, what was read, and warnings."""
+    names, val_names = (
+        Names(config.scores, config.labels),
+        Names(config.val_scores, config.val_labels),
+    )
+    parts = read_parts(config.path, config.val, names, val_names)
+    samples, notes, warnings = {}, [], []
+    for role, part in parts.items():
+        samples[role], mended = make_samples(part, config.kind)
+        notes.append(f"{role} from {part.origin}, read as {samples[role].kind}")
+        warnings += [f"{role}: {warning}" for warning in mended]
+    test, val = samples["test"], samples.get("val")
+    if val is None:
+        notes.append(f"no validation part: calibrators are cross-fitted in {config.folds} folds")
+    else:
+        warnings += compare_parts(test, val)
+    return test, val, notes, warnings + look_closer(test)
+
+
+def measure_all(config: EvaluateConfig, test: Samples, val: Samples | None) -> list[dict[str, Any]]:
+    """Return what is measured of the predictions as given and after each calibrator."""
+    settings = {
+        "bins": config.bins,
+        "level": config.level,
+        "resamples": config.resamples,
+        "seed": config.seed,
+    }
+    results = []
+    with progress("evaluate", (1 + len(config.calibrators)) * len(test)) as bar:
+        for name, fitted in fit_all(config, test, val):
+            about = {"name": name, "temperature": fitted.temperature}
+            results.append({**about, **measure(test, fitted, **settings)})
+            bar.advance(len(test), name)
+    return results
+
+
+def fit_all(
+    config: EvaluateConfig, test: Samples, val: Samples | None
+) -> Iterator[tuple[str, Fitted]]:
+    """Yield the predictions as given, then each calibrator, by name."""
+    yield "as given", AS_GIVEN
+    folds = make_folds(len(test), config.folds, config.seed) if val is None else None
+    pool = make_pool(test if val is None else val, folds, config.seed)
+    for name in config.calibrators:
+        yield name, fit(name, pool, folds)
+
+
+def _default_folder(path: Path) -> Path:
+    return path if path.is_dir() else path.with_name(f"{path.stem}-evaluation")

@@ -1,0 +1,99 @@
+"""Fitting post-hoc calibrators without ever judging them by samples they have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from semmix._random import fold_seed
+from semmix.calibration import (
+    BetaCalibrator,
+    Calibrator,
+    DirichletCalibrator,
+    HistogramBinning,
+    IsotonicCalibrator,
+    MatrixScaler,
+    TemperatureScaler,
+    VectorScaler,
+    softmax,
+)
+from semmix.evaluate.read import Array
+from semmix.evaluate.samples import Samples
+
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "temperature": TemperatureScaler,
+    "temperature-ece-grid": lambda: TemperatureScaler(search="ece-grid"),
+    "vector": VectorScaler,
+    "matrix": MatrixScaler,
+    "dirichlet": DirichletCalibrator,
+    "histogram": HistogramBinning,
+    "isotonic": IsotonicCalibrator,
+    "beta": BetaCalibrator,
+}
+
+FITTING_ROWS = 100_000
+"""Rows that calibrators are fitted on at most; more would change nothing but the time."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples to fit on, in memory, and the fold of each where the parts are not separate."""
+
+    logits: Array
+    labels: Array
+    folds: Array | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One map from logits to probabilities, or one per fold, which never saw rows of its fold."""
+
+    maps: list[Callable[[Array], Array]]
+    folds: Array | None = None
+    temperature: float | None = None
+    """The temperature, or its mean over folds, where there is one."""
+
+    def apply(self, where: slice, logits: Array) -> Array:
+        """Return the probabilities of the rows that stand at `where`."""
+        if self.folds is None:
+            return self.maps[0](logits)
+        probs, folds = np.empty_like(logits), self.folds[where]
+        for fold in np.unique(folds):
+            probs[folds == fold] = self.maps[fold](logits[folds == fold])
+        return probs
+
+
+AS_GIVEN = Fitted([softmax])
+
+
+def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
+    """Return a random fold for each row, all of about the same size."""
+    random = np.random.default_rng(fold_seed("folds", seed))
+    return random.permutation(np.arange(num_rows) % num_folds).astype(np.int8)
+
+
+def make_pool(samples: Samples, folds: Array | None, seed: int) -> Pool:
+    """Return at most `FITTING_ROWS` random rows to fit on."""
+    random = np.random.default_rng(fold_seed("pool", seed))
+    chosen = np.zeros(len(samples), bool)
+    chosen[random.permutation(len(samples))[:FITTING_ROWS]] = True
+    logits = [logits[chosen[where]] for where, logits, _ in samples.blocks()]
+    return Pool(
+        np.concatenate(logits), samples.labels[chosen], None if folds is None else folds[chosen]
+    )
+
+
+def fit(name: str, pool: Pool, folds: Array | None) -> Fitted:
+    """Return the calibrator `name` fitted on the pool, or on all other folds for each fold."""
+    if pool.folds is None:
+        calibrators = [CALIBRATORS[name]().fit(pool.logits, pool.labels)]
+    else:
+        others = [pool.folds != fold for fold in range(int(pool.folds.max()) + 1)]
+        calibrators = [
+            CALIBRATORS[name]().fit(pool.logits[rows], pool.labels[rows]) for rows in others
+        ]
+    temperatures = [c.temperature for c in calibrators if isinstance(c, TemperatureScaler)]
+    temperature = float(np.mean(temperatures)) if temperatures else None
+    return Fitted([calibrator.transform for calibrator in calibrators], folds, temperature)

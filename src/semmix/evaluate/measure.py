@@ -1,0 +1,125 @@
+"""Everything a table or a page says about one set of predictions, as plain lists and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from semmix.calibration import CalibrationStream, TopLabel, interval_from, resampled
+from semmix.evaluate.calibrate import Fitted
+from semmix.evaluate.read import Array
+from semmix.evaluate.samples import Samples
+
+FINE_CELLS = 64
+"""Narrow cells per bin; when resampling, each stands for the samples in it."""
+
+HISTOGRAM_BINS = 50
+CURVE_POINTS = 200
+
+
+def measure(
+    samples: Samples, fitted: Fitted, *, bins: int, level: float, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Return metrics, intervals and curves of the predictions as `fitted` makes them."""
+    stream = CalibrationStream(samples.num_classes, bins)
+    class_sums = np.zeros((3, samples.num_classes))
+    for where, logits, labels in samples.blocks():
+        probs = fitted.apply(where, logits)
+        stream.update(probs, labels)
+        class_sums += _class_sums(probs, labels)
+    top = stream.top_label()
+    few = top.compressed(bins * FINE_CELLS)
+    draws = list(resampled(few, resamples, seed))
+    return {
+        "metrics": {
+            **stream.compute(),
+            "debiased_ece": top.debiased_ece(bins),
+            "smooth_ece": top.smooth_ece(),
+            "aurc": top.aurc(),
+        },
+        "intervals": _intervals(few, draws, bins, level),
+        "ece_of_chance": top.ece_of_chance(bins),
+        "reliability": _reliability(few, draws, bins, level),
+        "histogram": _histogram(few),
+        "risk_coverage": _risk_coverage(top),
+        "classes": _classes(class_sums),
+    }
+
+
+def plain(values: Array) -> list[float | None]:
+    """Return a list that JSON can hold: None in place of NaN."""
+    return [None if np.isnan(value) else float(value) for value in values]
+
+
+def _intervals(
+    top: TopLabel, draws: list[TopLabel], bins: int, level: float
+) -> dict[str, list[float]]:
+    """Return the low and high end of each metric that depends on the top label alone."""
+    measures = {
+        "acc": TopLabel.accuracy,
+        **{name: _with_bins(name, bins) for name in ("ece", "aece", "oe", "ue", "mce")},
+    }
+    return {
+        name: list(interval_from(value(top), np.array([value(d) for d in draws]), level, most=1.0))
+        for name, value in measures.items()
+    }
+
+
+def _with_bins(name: str, bins: int):
+    return lambda top: getattr(top, name)(bins)
+
+
+def _reliability(
+    top: TopLabel, draws: list[TopLabel], bins: int, level: float
+) -> dict[str, list[float | None]]:
+    """Return the reliability diagram with an interval of each bin's accuracy."""
+    table = top.bin_sums(bins).reliability()._asdict()
+    accuracies = np.array([draw.bin_sums(bins).means()[1] for draw in draws])
+    for side, share in (("low", (1 - level) / 2), ("high", (1 + level) / 2)):
+        table[f"accuracy_{side}"] = _quantile(accuracies, share)
+    return {name: plain(values) for name, values in table.items()}
+
+
+def _quantile(values: Array, share: float) -> Array:
+    """Return each column's quantile over the rows where it is known; NaN where it never is."""
+    known = ~np.isnan(values).all(0)
+    result = np.full(values.shape[1], np.nan)
+    result[known] = np.nanquantile(values[:, known], share, axis=0)
+    return result
+
+
+def _histogram(top: TopLabel) -> dict[str, list[Any]]:
+    """Return how many right and wrong predictions each confidence bin holds."""
+    sums = top.bin_sums(HISTOGRAM_BINS)
+    edges = np.arange(HISTOGRAM_BINS + 1) / HISTOGRAM_BINS
+    right = sums.correct.round().astype(int)
+    wrong = (sums.weight - sums.correct).round().astype(int)
+    return {"edges": edges.tolist(), "right": right.tolist(), "wrong": wrong.tolist()}
+
+
+def _risk_coverage(top: TopLabel) -> dict[str, list[float]]:
+    """Return the risk-coverage curve at about `CURVE_POINTS` evenly spaced coverages."""
+    curve = top.risk_coverage()
+    wanted = np.arange(1, CURVE_POINTS + 1) / CURVE_POINTS
+    chosen = np.unique(np.searchsorted(curve.coverage, wanted * (1 - 1e-12)))
+    return {name: values[chosen].tolist() for name, values in curve._asdict().items()}
+
+
+def _class_sums(probs: Array, labels: Array) -> Array:
+    """Return count, confidence and correctness by predicted class, `[3, K]`."""
+    predicted = probs.argmax(1)
+    columns = (np.ones(len(probs)), probs.max(1), predicted == labels)
+    return np.stack([np.bincount(predicted, column, probs.shape[1]) for column in columns])
+
+
+def _classes(sums: Array) -> dict[str, list[Any]]:
+    """Return by predicted class: count, confidence, accuracy, and gap, above 0 if overconfident."""
+    count = np.where(sums[0] > 0, sums[0], np.nan)
+    confidence, accuracy = sums[1] / count, sums[2] / count
+    return {
+        "count": sums[0].astype(int).tolist(),
+        "confidence": plain(confidence),
+        "accuracy": plain(accuracy),
+        "gap": plain(confidence - accuracy),
+    }
