@@ -50,15 +50,19 @@ class Generator(Protocol):
 def load_generator(spec: str | Path, device: str = "auto") -> Generator:
     """Return the generator in a folder, or the one called `zoo:NAME`.
 
-    The zoo is looked for in `$SEMMIX_ZOO`, in `./zoo`, and beside the source checkout.
+    The zoo is looked for in `$SEMMIX_ZOO`, in `./zoo`, and beside the source checkout. Models of the
+    diffusers library are `diffusers:FOLDER`, `dit:FOLDER` and `sd:FOLDER` (docs/adapters.md).
     """
-    from semmix.generators.edm import load_edm_generator
+    from semmix.generators.adapters_diffusers import load_adapter
+    from semmix.generators.folder import load_folder
 
+    if str(spec).startswith(("diffusers:", "dit:", "sd:")):
+        return load_adapter(str(spec), pick_device(device))
     folder = _zoo_folder(str(spec)[4:]) if str(spec).startswith("zoo:") else Path(spec)
     if not folder.is_dir():
         fix = "give a folder that holds generator.json, or zoo:NAME"
         raise SemmixError("no generator here", folder, fix)
-    return load_edm_generator(folder, pick_device(device))
+    return load_folder(folder, pick_device(device))
 
 
 def _zoo_folder(name: str) -> Path:
