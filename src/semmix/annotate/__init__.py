@@ -1,0 +1,27 @@
+"""Read back how much of each class a mixed image shows (paper, section 3.3).
+
+An encoder turns images into features; class prototypes are the mean features of the training split.
+lambda_E is where a feature falls on the line from prototype j (0) to prototype i (1), whatever it
+shows besides. lambda = sigmoid(s (lambda_E - 1/2)), with one scale s for all classes, is the label.
+"""
+
+from semmix.annotate.algebra import class_prototypes, lambda_e, lambda_from
+from semmix.annotate.annotation import LABEL_SCHEMES, Annotation
+from semmix.annotate.diagnosis import diagnose
+from semmix.annotate.features import embed_all
+from semmix.annotate.scale import SCALES, choose_scale, scale_curve
+from semmix.annotate.stage import annotate_mixsets
+
+__all__ = [
+    "LABEL_SCHEMES",
+    "SCALES",
+    "Annotation",
+    "annotate_mixsets",
+    "choose_scale",
+    "class_prototypes",
+    "diagnose",
+    "embed_all",
+    "lambda_e",
+    "lambda_from",
+    "scale_curve",
+]

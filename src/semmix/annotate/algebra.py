@@ -1,0 +1,119 @@
+"""From features and prototypes to labels: the paper's equations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from semmix._errors import SemmixError
+
+
+def lambda_e(features, proto_i, proto_j) -> Tensor:
+    """Return the position of features on the line from prototype j (0) to i (1), float64.
+
+    Eq. lambda_E: (E - P_j)·(P_i - P_j) / |P_i - P_j|². Leading shapes broadcast; the last is D.
+
+    >>> lambda_e([0.25, 7.0], [1.0, 0.0], [0.0, 0.0]).item()
+    0.25
+    """
+    features, proto_i, proto_j = (
+        torch.as_tensor(x, dtype=torch.float64) for x in (features, proto_i, proto_j)
+    )
+    line = proto_i - proto_j
+    length = (line * line).sum(-1)
+    if bool((length == 0).any()):
+        fix = "the encoder does not tell the two classes apart; choose another encoder"
+        raise SemmixError("two prototypes coincide", "distance 0", fix)
+    return ((features - proto_j) * line).sum(-1) / length
+
+
+def lambda_from(lambda_e, scale: float) -> Tensor:
+    """Return the label lambda = sigmoid(scale (lambda_E - 1/2)), eq. lambda_rewrite.
+
+    >>> round(lambda_from(1.0, scale=4.0).item(), 3)
+    0.881
+    """
+    check_scale(scale)
+    return torch.sigmoid(scale * (torch.as_tensor(lambda_e) - 0.5))
+
+
+def check_scale(scale: float) -> None:
+    """Refuse a scale that is not positive."""
+    if scale <= 0:
+        raise SemmixError("the scale must be positive", scale, "the paper uses 4.0 with CLIP")
+
+
+def class_prototypes(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the mean feature of each class, float64 [K, D]."""
+    counts = torch.bincount(labels, minlength=num_classes)
+    if bool((counts == 0).any()):
+        seen = (counts == 0).nonzero().flatten().tolist()
+        raise SemmixError("classes without training images", seen, "each class needs one image")
+    total = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
+    return total.index_add_(0, labels, features.double()) / counts[:, None]
+
+
+def similarity(features: Tensor, prototypes: Tensor) -> Tensor:
+    """Return E·P_k of every class, float64 [..., K]."""
+    return features.double() @ prototypes.T
+
+
+def squared_distances(prototypes: Tensor) -> Tensor:
+    """Return |P_a - P_b|² of every two classes, [K, K]."""
+    return torch.cdist(prototypes, prototypes).square()
+
+
+def temperature(prototypes: Tensor, scale: float) -> float:
+    """Return the tau at which a pair of classes at mean squared distance has slope `scale`.
+
+    In eq. lambda_expressed a pair's slope is |P_i - P_j|² / tau, in eq. lambda_rewrite it is s.
+    """
+    check_scale(scale)
+    num_classes = len(prototypes)
+    mean = squared_distances(prototypes).sum() / (num_classes * (num_classes - 1))
+    return float(mean) / scale
+
+
+def nearest_class(similarity: Tensor, prototypes: Tensor) -> Tensor:
+    """Return the class whose prototype is nearest, from E·P_k [..., K]."""
+    # |E - P_k|² = |E|² - 2 (E·P_k - |P_k|² / 2)
+    return (similarity.double() - prototypes.square().sum(1) / 2).argmax(-1)
+
+
+def positions_against(similarity: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
+    """Return lambda_E of every class k (1) against class `of` (0), float64 [..., K].
+
+    It needs E·P_k [..., K] alone. The place of class `of` itself means nothing.
+    """
+    similarity, products = similarity.double(), prototypes @ prototypes.T
+    own = similarity.gather(-1, of[..., None])
+    from_own = products.diagonal()[of][..., None] - products[of]  # |P_m|² - P_m·P_k
+    return (similarity - own + from_own) / squared_distances(prototypes)[of]
+
+
+def biased_lambda(lambda_e: Tensor, proto_i: Tensor, proto_j: Tensor, tau: float) -> Tensor:
+    """Return eq. lambda_expressed: lambda with the bias of class norms and distances left in.
+
+    It equals sigmoid((E·P_i - E·P_j) / tau), eq. probability_ratio.
+    """
+    distance = (proto_i - proto_j).square().sum(-1)
+    norms = proto_i.square().sum(-1) - proto_j.square().sum(-1)
+    return torch.sigmoid((distance * (lambda_e - 0.5) + norms / 2) / tau)
+
+
+def add_third_class(
+    labels: Tensor, similarity: Tensor, prototypes: Tensor, pairs: Tensor, scale: float
+) -> Tensor:
+    """Return two-class labels [S, L, K] with the class an image shows besides its pair [S, 2].
+
+    The ratio of the pair stays. Of all other classes, k with the largest lambda_E against the
+    stronger of the pair, m, joins with the ratio eq. lambda_rewrite gives it:
+    q_k / q_m = exp(scale (lambda_E - 1/2)), lambda_E running from m (0) to k (1).
+    """
+    strength, stronger = labels.max(-1)  # [S, L]
+    against = positions_against(similarity, prototypes, stronger)
+    of_pair = pairs[:, None].expand(*stronger.shape, 2)
+    position, third = against.scatter(-1, of_pair, -torch.inf).max(-1)
+    weight = strength * torch.exp(scale * (position - 0.5)).to(labels.dtype)
+    joined = labels.scatter_add(-1, third[..., None], weight[..., None])
+    return joined / joined.sum(-1, keepdim=True)

@@ -1,0 +1,135 @@
+"""The annotate stage: from a store of mixed sets to an annotation, by one process or many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from semmix._artifact import Artifact, begin_artifact, open_artifact
+from semmix._device import rank_and_world
+from semmix._files import digest, digest_tensors, write_tensors
+from semmix.annotate.algebra import (
+    check_scale,
+    class_prototypes,
+    lambda_e,
+    nearest_class,
+    similarity,
+)
+from semmix.annotate.annotation import MANIFEST, TENSORS, Annotation
+from semmix.annotate.features import embed_all, embed_split
+from semmix.annotate.scale import choose_scale, scale_curve, softmax_curve
+from semmix.datasets import Split
+from semmix.encoders import Encoder
+from semmix.mixsets import MixSets
+
+
+def annotate_mixsets(
+    store: MixSets,
+    encoder: Encoder,
+    train: Split,
+    val: Split,
+    out: str | Path,
+    scale: float | None = None,
+) -> Annotation:
+    """Read lambda_E of every image with `encoder`, and choose the scale on `val` unless given.
+
+    Shards already read are kept, so a stopped run goes on where it was. Started by `torchrun`,
+    each process reads its own shards and the first one puts them together; nothing is exchanged
+    but the folder.
+    """
+    if scale is not None:
+        check_scale(scale)
+    inputs = {
+        "mixsets": store.digest,
+        "encoder": {"name": encoder.name, "digest": encoder.digest},
+        "train": train.digest,
+        "val": val.digest,
+        "scale": scale,
+    }
+    artifact = begin_artifact(Path(out), MANIFEST, "annotation", inputs)
+    rank, world_size = rank_and_world()
+    if not artifact.finished:
+        missing = _missing(store, artifact.folder, store.plan.shards_of(rank, world_size))
+        features = embed_split(encoder, train, "prototypes")
+        prototypes = class_prototypes(features, train.labels, store.plan.num_classes)
+        for k in missing:
+            _read_shard(store, encoder, prototypes, artifact.folder, k)
+        if rank == 0:
+            every_shard = range(store.plan.num_shards)
+            _wait_until(lambda: not _missing(store, artifact.folder, every_shard))
+            _finish(artifact, store, prototypes, encoder, val, scale)
+        else:
+            _wait_until(lambda: open_artifact(artifact.folder, MANIFEST, "annotation").finished)
+    if rank == 0:
+        _drop_parts(artifact.folder)
+    return Annotation.open(artifact.folder, store)
+
+
+def _missing(store: MixSets, folder: Path, shards: range) -> list[int]:
+    """Return the shards of which no part is there."""
+    return [k for k in shards if not _part(folder, k).exists()]
+
+
+def _read_shard(store: MixSets, encoder: Encoder, prototypes: Tensor, folder: Path, k: int) -> None:
+    """Write the part of shard `k`: lambda_E [sets, members] and E·P_k [sets, members, K]."""
+    images = store.read_shard(k)
+    title = f"annotate shard {k + 1} of {store.plan.num_shards}"
+    features = embed_all(encoder, images.flatten(0, 1), title)
+    features = features.unflatten(0, images.shape[:2])  # [sets, members, D]
+    pairs = torch.tensor([store.pair(n) for n in store.plan.shard(k)])
+    proto_i, proto_j = prototypes[pairs].unsqueeze(2).unbind(1)  # [sets, 1, D]
+    tensors = {
+        "lambda_e": lambda_e(features, proto_i, proto_j),
+        "similarity": similarity(features, prototypes).float(),
+    }
+    write_tensors(_part(folder, k), tensors)
+
+
+def _wait_until(is_done: Callable[[], bool], seconds: float = 0.2) -> None:
+    """Return once other processes have done their part; torchrun ends all when one fails."""
+    while not is_done():
+        time.sleep(seconds)
+
+
+def _finish(
+    artifact: Artifact,
+    store: MixSets,
+    prototypes: Tensor,
+    encoder: Encoder,
+    val: Split,
+    scale: float | None,
+) -> None:
+    """Put the parts together and choose both scales on the validation split."""
+    parts = [load_file(_part(artifact.folder, k)) for k in range(store.plan.num_shards)]
+    features = embed_split(encoder, val, "scale")
+    tensors = {
+        "lambda_e": torch.cat([part["lambda_e"] for part in parts]),
+        "similarity": torch.cat([part["similarity"] for part in parts]),
+        "prototypes": prototypes,
+        "scale_curve": scale_curve(features, val.labels, prototypes),
+        "softmax_curve": softmax_curve(features, val.labels, prototypes),
+    }
+    write_tensors(artifact.folder / TENSORS, tensors)
+    nearest = nearest_class(similarity(features, prototypes), prototypes)
+    chosen = {
+        "scale": choose_scale(tensors["scale_curve"]) if scale is None else scale,
+        "softmax_scale": choose_scale(tensors["softmax_curve"]),
+        "prototype_accuracy": float((nearest == val.labels).double().mean()),
+    }
+    content = {"inputs": artifact.manifest["inputs"], **chosen, "tensors": digest_tensors(tensors)}
+    chosen_by = "auto" if scale is None else "user"
+    artifact.finish(**chosen, scale_chosen_by=chosen_by, digest=digest(content))
+
+
+def _part(folder: Path, k: int) -> Path:
+    return folder / f"part-{k:05d}.safetensors"
+
+
+def _drop_parts(folder: Path) -> None:
+    for part in folder.glob("part-*.safetensors"):
+        part.unlink()
