@@ -147,7 +147,7 @@ def run_command(name: str, arguments: list[str]) -> int:
         description=command.help,
         args=arguments,
         **defaults,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
+        config=(tyro.conf.PositionalMetavarFromFieldName,),
     )
     status = getattr(module, command.function)(config)
     return status if isinstance(status, int) and not isinstance(status, bool) else 0

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
-from semmix._device import pick_device
+from semmix._device import pick_device, rank_and_world
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.datasets.config import DatasetConfig
@@ -29,9 +29,9 @@ from semmix.training.mixed import load_mixed
 class GeneratorTrain:
     """Train a class-conditional diffusion model."""
 
-    data: DatasetConfig
+    data: OmitArgPrefixes[DatasetConfig]
     """The images; only the training split is learned from."""
-    generator: GeneratorConfig = field(
+    generator: OmitArgPrefixes[GeneratorConfig] = field(
         default_factory=lambda: GeneratorConfig(num_images=10_000_000)
     )
     """The network and how it is trained."""
@@ -66,7 +66,7 @@ class GeneratorSample:
     """Images in a row."""
     seed: int = 0
     """Seed of the noise."""
-    sampler: MixConfig = field(default_factory=MixConfig)
+    sampler: OmitArgPrefixes[MixConfig] = field(default_factory=MixConfig)
     """The solver."""
     device: str = "auto"
     """auto, cpu or cuda."""
@@ -98,7 +98,7 @@ class Mix:
     """Seed of the sets' noise."""
     sets_per_shard: int = 1024
     """Sets in one file."""
-    sampler: MixConfig = field(default_factory=MixConfig)
+    sampler: OmitArgPrefixes[MixConfig] = field(default_factory=MixConfig)
     """The solver."""
     device: str = "auto"
     """auto, cpu or cuda."""
@@ -142,16 +142,18 @@ def verify_command(command: Verify) -> int:
 class Annotate:
     """Annotate mixed sets."""
 
-    data: DatasetConfig
+    data: OmitArgPrefixes[DatasetConfig]
     """The real images: prototypes come from the training split, the scale from validation."""
-    encoder: str
-    """The encoder as kind:what, such as classifier:runs/ce-0."""
+    encoder: str = "clip:openai/clip-vit-base-patch32"
+    """The encoder as kind:what; classifier:RUN, one of your own, needs nothing from outside."""
     mixsets: Path = Path("mixsets")
     """Folder of the store."""
     out: Path = Path("annotation")
     """Folder of the annotation."""
     scale: float | None = None
     """The scale s; chosen on the validation split by default."""
+    report: bool = False
+    """Say how good the labels are: diagnosis.json and diagnosis.html beside the annotation."""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -162,6 +164,8 @@ def annotate_command(command: Annotate) -> None:
     encoder = load_encoder(command.encoder, pick_device(command.device))
     store = MixSets.open(command.mixsets)
     notes = annotate_mixsets(store, encoder, data.train, data.val, command.out, command.scale)
+    if command.report and rank_and_world()[0] == 0:
+        say(f"diagnosis in {write_diagnosis(notes, command.out, data.class_names)}")
     say(f"annotation in {command.out}, scale {notes.scale:.2f}; next: semmix train")
 
 
@@ -185,20 +189,20 @@ def export_command(command: Export) -> None:
     """Write the images with their soft labels."""
     store = MixSets.open(command.mixsets)
     if command.labels == "requested" or command.annotation is None:
-        lam = store.lam_requested()
+        soft_labels = store.soft_labels(store.lam_requested())
     else:
-        lam = Annotation.open(command.annotation, store).lam(command.labels)
+        soft_labels = Annotation.open(command.annotation, store).soft_labels(command.labels)
     write = export_parquet if command.format == "parquet" else export_folder
-    say(f"wrote {write(store, store.soft_labels(lam), command.out)}")
+    say(f"wrote {write(store, soft_labels, command.out)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
     """Train a classifier."""
 
-    data: DatasetConfig
+    data: OmitArgPrefixes[DatasetConfig]
     """The real images."""
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
     """The method and how it is trained."""
     mixsets: Path | None = None
     """Store of mixed sets, for methods that learn from them."""

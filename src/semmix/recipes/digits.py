@@ -24,8 +24,13 @@ def digits() -> FitConfig:
         seeds=5,
         sets_per_pair=20,
         sets_per_shard=100,
-        generator=GeneratorConfig(network="digits", num_images=150_000, batch_size=64),
-        sampler=MixConfig(num_steps=12, batch_size=400),
+        generator=GeneratorConfig(
+            network="digits",
+            num_images=20_000,
+            batch_size=64,
+            checkpoint_seconds=5,
+        ),
+        sampler=MixConfig(num_steps=10, batch_size=400),
         train=TrainConfig(
             classifier="small",
             epochs=100,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tyro.conf import OmitArgPrefixes
+
 from semmix._device import pick_device
 from semmix._errors import SemmixError
 from semmix._progress import say
@@ -28,7 +30,7 @@ from semmix.training.mixed import MixedSource, load_mixed
 class FitConfig:
     """Walk the whole path: generator, mixed sets, annotation, classifiers, report."""
 
-    data: DatasetConfig
+    data: OmitArgPrefixes[DatasetConfig]
     """The images."""
     out: Path = Path("runs/fit")
     """Folder of everything; run the same command again to go on after a stop."""
