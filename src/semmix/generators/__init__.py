@@ -16,20 +16,34 @@ from semmix._errors import SemmixError, unknown_name
 class Generator(Protocol):
     """What a class-conditional diffusion model must offer to make mixed sets.
 
-    A model that works in a latent space also has `latent_shape` and
+    Plain attributes will do. A model that works in a latent space also has `latent_shape` and
     `decode(latents) -> images in [-1, 1]`.
     """
 
-    name: str
-    """Named in the stores it fills."""
-    image_shape: tuple[int, int, int]
-    """Channels, height and width of its images."""
-    num_classes: int
-    """Classes it knows."""
-    trained_on: str | None
-    """Digest of the split it learned from; None when unknown."""
-    digest: str
-    """Changes whenever its images would."""
+    @property
+    def name(self) -> str:
+        """Named in the stores it fills."""
+        ...
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of its images."""
+        ...
+
+    @property
+    def num_classes(self) -> int:
+        """Classes it knows."""
+        ...
+
+    @property
+    def trained_on(self) -> str | None:
+        """Digest of the split it learned from; None when unknown."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever its images would."""
+        ...
 
     @property
     def device(self) -> torch.device:
@@ -50,8 +64,8 @@ class Generator(Protocol):
 def load_generator(spec: str | Path, device: str = "auto") -> Generator:
     """Return the generator in a folder, or the one called `zoo:NAME`.
 
-    The zoo is looked for in `$SEMMIX_ZOO`, in `./zoo`, and beside the source checkout. Models of the
-    diffusers library are `diffusers:FOLDER`, `dit:FOLDER` and `sd:FOLDER` (docs/adapters.md).
+    The zoo is looked for in `$SEMMIX_ZOO`, in `./zoo`, and beside the source checkout. Models
+    of the diffusers library are `diffusers:FOLDER`, `dit:FOLDER`, `sd:FOLDER` (docs/adapters.md).
     """
     from semmix.generators.adapters_diffusers import load_adapter
     from semmix.generators.folder import load_folder

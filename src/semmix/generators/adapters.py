@@ -1,8 +1,8 @@
 """Networks trained at discrete times (DDPM) as generators: `diffusers:`, `dit:` and `sd:` folders.
 
 Such a network sees sqrt(a_t) clean + sqrt(1 - a_t) noise, with a_t = `alphas_cumprod`. Divided by
-sqrt(a_t) that is clean + sigma noise with sigma = sqrt(1 / a_t - 1): the same thing in our terms, so
-every solver of ours serves them. Reading the folders is `adapters_diffusers`.
+sqrt(a_t) that is clean + sigma noise with sigma = sqrt(1 / a_t - 1): the same in our terms, and all
+our solvers serve. The folders are read by `adapters_diffusers`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@
 Only safetensors are read, and only from the folder: nothing is downloaded, no pickle is opened.
 """
 
+# The library is optional and exports its names lazily.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
