@@ -28,7 +28,7 @@ def smooth_calibration_error(confidence: Array, gaps: Array) -> float:
     if error(narrowest) <= narrowest:
         return error(narrowest)
     # smECE_sigma falls as sigma grows and never exceeds 1, so there is exactly one crossing.
-    crossing = root_scalar(lambda sigma: error(sigma) - sigma, bracket=(narrowest, 1.0), xtol=1e-9)
+    crossing = root_scalar(lambda sigma: error(sigma) - sigma, bracket=(narrowest, 2.0), xtol=1e-9)
     return float(crossing.root)
 
 
