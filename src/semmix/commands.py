@@ -18,6 +18,7 @@ from semmix.generators import load_generator
 from semmix.labels import lambda_grid
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
+from semmix.report.diagnosis import write_diagnosis
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig, make_mixsets
 from semmix.training.classifier import TrainConfig, train_classifier
@@ -180,7 +181,7 @@ class Export:
     annotation: Path | None = Path("annotation")
     """Folder of the annotation; not needed for requested labels."""
     labels: str = "reannotated"
-    """Soft labels: reannotated, requested or one_hot."""
+    """Soft labels: reannotated, requested, one_hot, biased, encoder_softmax or third_class."""
     format: Literal["png", "parquet"] = "png"
     """PNG files with labels.jsonl, or one Parquet file for Hugging Face datasets."""
 
@@ -209,9 +210,11 @@ class Train:
     annotation: Path | None = None
     """Their annotation."""
     labels: str = "reannotated"
-    """Soft labels of mixed images: reannotated, requested or one_hot."""
+    """Of mixed images: reannotated, requested, one_hot, biased, encoder_softmax or third_class."""
     scale: float | None = None
     """Use this scale s instead of the annotation's."""
+    exclude: Path | None = None
+    """A diagnosis.json of the annotation: leave out the sets whose ends look like other classes."""
     out: Path = Path("run")
     """Folder of the run."""
 
@@ -220,6 +223,8 @@ def train_command(command: Train) -> None:
     """Train, or go on training."""
     source = None
     if command.mixsets:
-        source = load_mixed(command.mixsets, command.annotation, command.labels, command.scale)
+        source = load_mixed(
+            command.mixsets, command.annotation, command.labels, command.scale, command.exclude
+        )
     train_classifier(command.data.load(), command.train, command.out, source)
     say(f"run in {command.out}; next: semmix evaluate {command.out}")

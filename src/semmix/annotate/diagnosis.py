@@ -26,6 +26,7 @@ def diagnose(notes: Annotation) -> dict[str, Any]:
     """
     flags = _flags(notes)
     return {
+        "annotation": notes.digest,
         "num_sets": notes.store.num_sets,
         "encoder": notes.artifact.manifest["inputs"]["encoder"],
         "prototype_accuracy": notes.artifact.manifest["prototype_accuracy"],

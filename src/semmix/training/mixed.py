@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from semmix._errors import SemmixError
+from semmix._files import digest, read_json
 from semmix.annotate import Annotation
 from semmix.mixsets import MixSets
 from semmix.training.batches import MixedImages
@@ -28,23 +31,43 @@ def load_mixed(
     annotation: str | Path | None,
     labels: str = "reannotated",
     scale: float | None = None,
+    exclude: str | Path | None = None,
 ) -> MixedSource:
-    """Return the sets with soft labels by scheme `labels`; `scale` overrides the annotation's s."""
+    """Return the sets with soft labels by scheme `labels`; `scale` overrides the annotation's s.
+
+    `exclude` names a diagnosis.json whose odd sets are left out.
+    """
     store = MixSets.open(mixsets)
     notes = Annotation.open(annotation, store) if annotation else None
     if notes is None and labels != "requested":
         fix = "run semmix annotate and pass its folder, or train with --labels requested"
         raise SemmixError(f"labels {labels!r} need an annotation", annotation, fix)
-    lam = store.lam_requested() if notes is None else notes.lam(labels, scale)
-    images = MixedImages.build(store.read_all(), store.soft_labels(lam), store.pairs())
-    used_scale = notes.scale if notes and scale is None else scale
+    if notes is None:
+        soft_labels = store.soft_labels(store.lam_requested())
+    else:
+        soft_labels = notes.soft_labels(labels, scale)
+    excluded = _odd_sets(exclude, notes) if exclude else []
+    kept = torch.ones(store.num_sets, dtype=torch.bool)
+    kept[excluded] = False
+    images = MixedImages.build(store.read_all()[kept], soft_labels[kept], store.pairs()[kept])
     inputs = {
         "mixsets": store.digest,
         "annotation": notes.digest if notes else None,
         "labels": labels,
-        "scale": used_scale if labels == "reannotated" else None,
+        "scale": notes.scale_for(labels, scale) if notes else None,
     }
+    if excluded:
+        inputs["excluded"] = digest(excluded)
     return MixedSource(images, store.generator["trained_on"], inputs)
+
+
+def _odd_sets(diagnosis: str | Path, notes: Annotation | None) -> list[int]:
+    """Return the sets that a diagnosis of this annotation offers for exclusion."""
+    content = read_json(Path(diagnosis))
+    if notes is None or content.get("annotation") != notes.digest:
+        fix = "run semmix annotate --report for this annotation and name its diagnosis.json"
+        raise SemmixError("this diagnosis is not one of the annotation in use", diagnosis, fix)
+    return content["odd_sets"]
 
 
 def check_no_leak(source: MixedSource, train_digest: str) -> None:

@@ -1,0 +1,103 @@
+"""The page on an annotation: how good its labels are, in numbers and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from semmix._files import write_json
+from semmix.annotate import Annotation, diagnose
+from semmix.report.gallery import Gallery, lambda_chart, sprites
+from semmix.report.page import write_page
+from semmix.report.svg import Frame, round_ticks, series_style, spread
+from semmix.report.tables import percent
+
+NUM_SHOWN = 10
+"""Sets on the contact sheet."""
+NUM_ODD_SHOWN = 5
+"""Sets shown of those offered for exclusion."""
+MAX_PAIRS = 500
+"""Pairs in the table: CIFAR-100 has 4,950."""
+
+
+def write_diagnosis(notes: Annotation, out: Path, class_names: Sequence[str]) -> Path:
+    """Write diagnosis.json and diagnosis.html into folder `out`; return the page's path."""
+    found = diagnose(notes)
+    write_json(Path(out) / "diagnosis.json", {**found, "class_names": list(class_names)})
+    num_sets = notes.store.num_sets
+    pairs = sorted(found["pairs"], key=lambda row: -row["odd"])
+    return write_page(
+        "diagnosis.html",
+        Path(out) / "diagnosis.html",
+        title=f"Annotation by {found['encoder']['name']}",
+        headline=headline(found),
+        found=found,
+        class_names=class_names,
+        pairs=pairs[:MAX_PAIRS],
+        pairs_left_out=len(pairs[MAX_PAIRS:]),
+        lambda_chart=lambda_chart(_gallery(notes, [])),
+        scale_chart=curve_chart(found["scale"], "nll", "chosen"),
+        softmax_chart=curve_chart(found["scale"], "softmax_nll", "softmax"),
+        sheet=_strips(notes, spread(num_sets, NUM_SHOWN), class_names),
+        odd_sheet=_strips(notes, found["odd_sets"][:NUM_ODD_SHOWN], class_names),
+    )
+
+
+def headline(found: dict[str, Any]) -> str:
+    """Return what the diagnosis says, in one sentence."""
+    third = found["third_class_share"]
+    middle = f"; {percent(third, 0)} of the middle images show a third class" if third else ""
+    return (
+        f"In {percent(found['monotone_share'], 0)} of the sets, the image shows more of a class "
+        f"the more of it was requested{middle}."
+    )
+
+
+def curve_chart(scale: dict[str, Any], curve: str, chosen: str) -> Markup:
+    """Return the validation loss at each candidate scale, the chosen one marked."""
+    scales, losses = np.log2(scale["candidates"]), np.array(scale[curve])
+    top = 1.05 * losses[0]  # at scale 0.5 hardly anything is known; what is worse is cut off
+    shown = np.where(losses <= top, losses, np.nan)
+    low = float(losses.min())
+    frame = Frame((scales[0], scales[-1]), (low - 0.05 * (top - low), top), height=230)
+    ticks = [(np.log2(s), f"{s:g}") for s in (0.5, 1, 2, 4, 8, 16, 32, 64)]
+    at = np.log2(scale[chosen])
+    return frame.drawing(
+        f"Validation loss against the scale; the scale in use is {scale[chosen]:.2f}.",
+        frame.axes("scale s", "validation NLL", ticks, round_ticks(*frame.y_range)),
+        frame.line(scales, shown, f"line {series_style(1)}"),
+        frame.segment((at, frame.y_range[0]), (at, frame.y_range[1]), "mark dashed"),
+    )
+
+
+def _gallery(notes: Annotation, sets: Sequence[int]) -> Gallery:
+    """Return all lambdas in the order `sets` first, with the images of `sets` alone."""
+    store, order = notes.store, [*sets, *sorted(set(range(notes.store.num_sets)) - set(sets))]
+    shape = (len(sets), store.plan.set_size, *store.image_shape)
+    images = np.array([store.read_set(n).numpy() for n in sets], np.uint8).reshape(shape)
+    return Gallery(
+        images=images,
+        pairs=store.pairs()[order],
+        lam_requested=store.lam_requested()[order],
+        lam=notes.lam()[order],
+    )
+
+
+def _strips(
+    notes: Annotation, sets: Sequence[int], class_names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return rows of the contact sheet: a picture and both lambdas under every image."""
+    gallery = _gallery(notes, sets)
+    return [
+        {
+            "number": n,
+            "picture": picture,
+            "names": [class_names[c] for c in gallery.pairs[row][::-1]],
+            "lams": list(zip(gallery.lam_requested[row], gallery.lam[row], strict=True)),
+        }
+        for row, (n, picture) in enumerate(zip(sets, sprites(gallery), strict=False))
+    ]
