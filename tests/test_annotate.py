@@ -1,5 +1,10 @@
 """lambda_E and lambda: the paper's algebra, and the stage that applies it."""
 
+import os
+import subprocess
+import sys
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -9,13 +14,26 @@ from hypothesis.extra.numpy import arrays
 
 from semmix import MixPlan, MixSets, SemmixError, lambda_e, lambda_from
 from semmix.annotate import (
+    LABEL_SCHEMES,
     SCALES,
     Annotation,
     annotate_mixsets,
     choose_scale,
     class_prototypes,
+    diagnose,
+    embed_all,
     scale_curve,
 )
+from semmix.annotate.algebra import (
+    add_third_class,
+    biased_lambda,
+    nearest_class,
+    positions_against,
+    similarity,
+    temperature,
+)
+from semmix.annotate.features import embed_split
+from semmix.annotate.scale import softmax_curve
 from semmix.datasets import Split
 from semmix.plan import all_pairs
 
@@ -56,9 +74,8 @@ def test_the_papers_three_forms_agree(feature, p_i, p_j, tau):
     """eq:probability_ratio equals eq:lambda_expressed; eq:lambda_rewrite where norms match."""
     distinct(p_i, p_j)
     ratio = 1 / (1 + np.exp(-(feature @ p_i - feature @ p_j) / tau))
-    line2, norms = np.sum((p_i - p_j) ** 2), p_i @ p_i - p_j @ p_j
-    position = lambda_e(feature, p_i, p_j).item()
-    expressed = 1 / (1 + np.exp(-(line2 * (position - 0.5) + norms / 2) / tau))
+    position = lambda_e(feature, p_i, p_j)
+    expressed = biased_lambda(position, torch.as_tensor(p_i), torch.as_tensor(p_j), tau).item()
     assert expressed == pytest.approx(ratio, abs=1e-6)
     # With equal norms the bias is gone and s = |P_i - P_j|^2 / tau.
     p_j = p_j / max(np.linalg.norm(p_j), 1e-3) * np.linalg.norm(p_i)
@@ -67,6 +84,29 @@ def test_the_papers_three_forms_agree(feature, p_i, p_j, tau):
     rewritten = lambda_from(lambda_e(feature, p_i, p_j), np.sum((p_i - p_j) ** 2) / tau).item()
     ratio = 1 / (1 + np.exp(-(feature @ p_i - feature @ p_j) / tau))
     assert rewritten == pytest.approx(ratio, abs=1e-6)
+
+
+@given(VECTORS, VECTORS, st.floats(0.2, 30))
+def test_two_classes_have_the_slope_of_the_scale(p_i, p_j, scale):
+    distinct(p_i, p_j)
+    tau = temperature(torch.tensor(np.stack([p_i, p_j])), scale)
+    assert np.sum((p_i - p_j) ** 2) / tau == pytest.approx(scale)
+
+
+@given(arrays(np.float64, (4, 6), elements=st.floats(-3, 3, width=32)), VECTORS)
+def test_similarities_alone_give_positions_and_the_nearest_class(prototypes, feature):
+    for a in range(4):
+        for b in range(a):
+            distinct(prototypes[a], prototypes[b])
+    protos = torch.tensor(prototypes)
+    products = similarity(torch.tensor(feature), protos)
+    against = positions_against(products, protos, torch.tensor(2))
+    for k in (0, 1, 3):
+        expected = lambda_e(feature, prototypes[k], prototypes[2]).item()
+        assert against[k].item() == pytest.approx(expected, abs=1e-6)
+    distances = np.sum((prototypes - feature) ** 2, axis=1)
+    nearest = nearest_class(products, protos)
+    assert distances[nearest] == pytest.approx(distances.min(), abs=1e-9)
 
 
 def test_coincident_prototypes_are_refused():
@@ -113,6 +153,65 @@ def test_scale_curve_matches_the_slow_twin():
         sure = 1 / (1 + np.exp(-SCALES[30] * (t - 0.5)))
         losses.append(-np.log(sure if own == label else 1 - sure))
     assert scale_curve(features, labels, prototypes)[30].item() == pytest.approx(np.mean(losses))
+
+
+def test_softmax_curve_matches_the_slow_twin():
+    draw = np.random.default_rng(2)
+    features, labels, prototypes = draw.normal(size=(50, 4)), np.arange(50) % 3, np.eye(3, 4)
+    tau = 2 / SCALES[40]  # every two of these prototypes are at squared distance 2
+    losses = []
+    for feature, label in zip(features, labels, strict=True):
+        terms = [
+            np.exp(sum(a * b for a, b in zip(feature, p, strict=True)) / tau) for p in prototypes
+        ]
+        losses.append(-np.log(terms[label] / sum(terms)))
+    curve = softmax_curve(*map(torch.tensor, (features, labels, prototypes)))
+    assert curve[40].item() == pytest.approx(np.mean(losses))
+
+
+def third_class_label(feature, prototypes, i, j, lam, scale):
+    """The slow twin: one label, class by class."""
+    shares, weights = {i: lam, j: 1 - lam}, {}
+    for k in sorted(set(range(len(prototypes))) - {i, j}):
+        logs = [
+            share
+            * (np.log(share) + scale * (lambda_e(feature, prototypes[k], prototypes[c]) - 0.5))
+            for c, share in shares.items()
+        ]
+        weights[k] = np.exp(float(sum(logs)))
+    third = max(weights, key=lambda k: weights[k])
+    label = np.zeros(len(prototypes))
+    label[[i, j, third]] = lam, 1 - lam, weights[third]
+    return label / label.sum()
+
+
+def test_third_class_matches_the_slow_twin():
+    draw = np.random.default_rng(3)
+    prototypes, features = draw.normal(size=(5, 6)), draw.normal(size=(3, 2, 6))
+    pairs, lam = np.array([[0, 1], [4, 2], [3, 0]]), draw.uniform(0.1, 0.9, size=(3, 2))
+    labels = torch.zeros(3, 2, 5, dtype=torch.float64)
+    for n, (i, j) in enumerate(pairs):
+        labels[n, :, i], labels[n, :, j] = torch.tensor(lam[n]), torch.tensor(1 - lam[n])
+    protos = torch.tensor(prototypes)
+    products = similarity(torch.tensor(features), protos)
+    joined = add_third_class(labels, products, protos, torch.tensor(pairs), scale=5.0)
+    for n, (i, j) in enumerate(pairs):
+        for m in range(2):
+            expected = third_class_label(features[n, m], prototypes, i, j, lam[n, m], scale=5.0)
+            assert joined[n, m].tolist() == pytest.approx(expected.tolist())
+
+
+def test_pure_and_two_class_labels_survive_a_third_class():
+    """Where lambda is 0 or 1, or no other class exists, nothing becomes NaN."""
+    protos = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    labels = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
+    products = similarity(torch.tensor([[[0.0, 0.0], [1.0, 0.0]]]), protos)
+    joined = add_third_class(labels, products, protos, torch.tensor([[0, 1]]), scale=4.0)
+    assert joined[0, 0, 2].item() == pytest.approx(np.exp(-2) / (1 + np.exp(-2)))
+    two = add_third_class(
+        labels[..., :2], products[..., :2], protos[:2], torch.tensor([[0, 1]]), scale=4.0
+    )
+    assert torch.equal(two, labels[..., :2])
 
 
 class PixelEncoder:
@@ -165,6 +264,41 @@ def test_every_image_is_annotated_once_and_right(tmp_path):
         notes.lam("request")
 
 
+def test_every_scheme_gives_labels(tmp_path):
+    store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
+    notes = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    for scheme in LABEL_SCHEMES:
+        labels = notes.soft_labels(scheme)
+        assert labels.shape == (7, 8, 3)
+        assert labels.dtype == torch.float32
+        assert torch.allclose(labels.sum(-1), torch.ones(7, 8), atol=1e-6)
+    assert torch.equal(notes.soft_labels(), store.soft_labels(notes.lam()))
+    features = store.read_all().flatten(2).double()
+    tau = temperature(notes.prototypes, notes.scale_for("encoder_softmax"))
+    expected = torch.softmax(features @ notes.prototypes.T / tau, -1).float()
+    assert torch.allclose(notes.soft_labels("encoder_softmax"), expected, atol=1e-4)
+    # biased is what the softmax says of the pair alone, at the same temperature
+    soft, biased = notes.soft_labels("encoder_softmax", 3.0), notes.soft_labels("biased", 3.0)
+    of_pair = soft * (biased > 0)
+    assert torch.allclose(of_pair / of_pair.sum(-1, keepdim=True), biased, atol=1e-4)
+    assert [notes.scale_for(s, 3.0) for s in ("requested", "biased")] == [None, 3.0]
+    with pytest.raises(SemmixError, match="no single lambda"):
+        notes.lam("third_class")
+    with pytest.raises(SemmixError, match="unknown label scheme"):
+        notes.soft_labels("soft")
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_senseless_scales_are_refused(tmp_path, scale):
+    store, train = make_store(tmp_path / "mix"), make_split(1)
+    with pytest.raises(SemmixError, match="positive"):
+        annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", scale)
+    notes = annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 2.0)
+    assert notes.scale == 2.0
+    with pytest.raises(SemmixError, match="positive"):
+        notes.soft_labels("encoder_softmax", scale)
+
+
 @pytest.mark.parametrize("stop_after", range(6))
 def test_stopped_annotation_goes_on_to_the_same_bytes(tmp_path, stop_after):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
@@ -194,3 +328,103 @@ def test_annotation_of_other_sets_is_refused(tmp_path):
     other.write_shard(0, torch.zeros(1, 8, 3, 2, 2, dtype=torch.uint8))
     with pytest.raises(SemmixError, match="belongs to other mixed sets"):
         Annotation.open(tmp_path / "notes", other)
+
+
+PROCESS = """
+import importlib.util, os, sys
+spec = importlib.util.spec_from_file_location("test_annotate", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+folder = sys.argv[2]
+
+class Logged(module.PixelEncoder):
+    def embed(self, images):
+        with open(f"{folder}/seen-{os.environ['RANK']}", "a") as file:
+            file.write("".join(image.numpy().tobytes().hex() + "\\n" for image in images))
+        return super().embed(images)
+
+store = module.MixSets.open(f"{folder}/mix")
+train, val = module.make_split(1), module.make_split(2)
+notes = module.annotate_mixsets(store, Logged(), train, val, f"{folder}/notes")
+assert notes.lambda_e.shape == (7, 8)
+"""
+
+
+def test_two_processes_read_every_image_once(tmp_path):
+    """Two processes leave the bytes that one leaves, and share the shards between them."""
+    store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
+    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "alone")
+    command = [sys.executable, "-c", PROCESS, __file__, str(tmp_path)]
+    places = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+    running = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
+    assert [process.wait(timeout=60) for process in running] == [0, 0]
+    for path in (tmp_path / "alone").iterdir():
+        assert path.read_bytes() == (tmp_path / "notes" / path.name).read_bytes()
+    assert len(list((tmp_path / "notes").iterdir())) == 2
+    seen = [Counter((tmp_path / f"seen-{rank}").read_text().split()) for rank in range(2)]
+    mixed = [image.numpy().tobytes().hex() for image in store.read_all().flatten(0, 1)]
+    assert all(seen[0][image] + seen[1][image] == 1 for image in mixed)
+    assert all(any(counts[image] for image in mixed) for counts in seen)
+
+
+class KeptEncoder(PixelEncoder):
+    """One whose features are worth keeping."""
+
+    cache_key = "pixels"
+
+
+def test_features_of_a_split_are_read_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SEMMIX_CACHE", str(tmp_path))
+    split = make_split(1)
+    first = embed_split(KeptEncoder(), split, "features")
+    assert torch.equal(embed_split(KeptEncoder(fail_after=0), split, "features"), first)
+    with pytest.raises(KeyboardInterrupt):  # other images, other features
+        embed_split(KeptEncoder(fail_after=0), make_split(2), "features")
+    with pytest.raises(KeyboardInterrupt):  # an encoder that does not ask for it is not kept
+        embed_split(PixelEncoder(fail_after=0), split, "features")
+    (kept,) = (tmp_path / "features").iterdir()
+    kept.write_bytes(b"damaged")
+    assert torch.equal(embed_split(KeptEncoder(), split, "features"), first)
+    monkeypatch.setenv("SEMMIX_CACHE", str(kept))  # a file, no folder: nothing can be kept there
+    assert torch.equal(embed_split(KeptEncoder(), split, "features"), first)
+    assert "not kept" in capsys.readouterr().out
+
+
+def test_features_do_not_depend_on_the_batch(tmp_path):
+    images = make_split(1).images
+    whole = embed_all(PixelEncoder(), images, "features")
+    assert torch.equal(embed_all(PixelEncoder(), images, "features", batch_size=5), whole)
+
+
+def make_notes(folder, lambda_e) -> Annotation:
+    """Annotate sets of one grey pixel that shows lambda_E times 100 (and 120: a third class)."""
+    plan = MixPlan(num_classes=3, num_sets=len(lambda_e), pairs=((1, 0),), lams=(0, 0.5, 1))
+    store = MixSets.create(folder / "mix", plan, (1, 1, 1), {"digest": "g"}, {})
+    images = (torch.tensor(lambda_e) * 100).round().to(torch.uint8).view(-1, 3, 1, 1, 1)
+    store.write_shard(0, images)
+    real = torch.tensor([0, 100, 180], dtype=torch.uint8).view(3, 1, 1, 1)
+    split = Split(real, torch.arange(3))
+    return annotate_mixsets(store, PixelEncoder(), split, split, folder / "notes")
+
+
+def test_diagnosis_of_sets_made_to_order(tmp_path):
+    smooth, jump, fall = [0.0, 0.5, 1.0], [0.0, 0.9, 1.0], [0.0, 1.0, 0.8]
+    foreign, swapped = [0.0, 1.6, 1.7], [0.7, 0.8, 1.0]
+    found = diagnose(make_notes(tmp_path, [smooth, jump, fall, foreign, swapped]))
+    assert found["monotone_share"] == pytest.approx(4 / 5)  # fall
+    assert found["abrupt_share"] == pytest.approx(4 / 5)  # all but smooth
+    assert found["third_class_share"] == pytest.approx(1 / 5)  # foreign
+    assert found["odd_sets"] == [3, 4]
+    assert found["swapped_share"] == pytest.approx(1 / 5)
+    assert found["prototype_accuracy"] == 1
+    assert [place["lambda_e"] for place in found["places"]] == pytest.approx([0.14, 0.96, 1.1])
+    assert [place["third_class"] for place in found["places"]] == pytest.approx([0, 0.2, 0.2])
+    assert found["rank_correlation"] == pytest.approx((1 + 1 + 0.5 + 1 + 1) / 5)
+    assert [row["norm"] for row in found["classes"]] == [0, 100, 180]
+    assert [row["nearest"] for row in found["classes"]] == [1, 2, 1]
+    assert [row["ends_look_right"] for row in found["classes"]] == [0.8, 0.8, None]
+    (pair,) = found["pairs"]
+    assert pair["pair"] == [1, 0]
+    assert pair["distance"] == pytest.approx(100)
+    assert pair["odd"] == pytest.approx(0.4)
+    assert found["bias"]["mean_move"] > 0

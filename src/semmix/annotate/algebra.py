@@ -106,14 +106,17 @@ def add_third_class(
 ) -> Tensor:
     """Return two-class labels [S, L, K] with the class an image shows besides its pair [S, 2].
 
-    The ratio of the pair stays. Of all other classes, k with the largest lambda_E against the
-    stronger of the pair, m, joins with the ratio eq. lambda_rewrite gives it:
-    q_k / q_m = exp(scale (lambda_E - 1/2)), lambda_E running from m (0) to k (1).
+    The ratio of the pair stays. By eq. lambda_rewrite class k has the ratio
+    q_k / q_i = exp(scale (lambda_E - 1/2)) to class i, lambda_E running from i (0) to k (1), and
+    likewise to class j. log q_k is the mean of what the two say, weighted by lambda and 1 - lambda;
+    the class with the largest q_k joins, and labels are scaled to sum to one.
     """
-    strength, stronger = labels.max(-1)  # [S, L]
-    against = positions_against(similarity, prototypes, stronger)
-    of_pair = pairs[:, None].expand(*stronger.shape, 2)
-    position, third = against.scatter(-1, of_pair, -torch.inf).max(-1)
-    weight = strength * torch.exp(scale * (position - 0.5)).to(labels.dtype)
-    joined = labels.scatter_add(-1, third[..., None], weight[..., None])
+    log_weight = torch.zeros_like(similarity, dtype=torch.float64)
+    for c in pairs[:, :, None].expand(-1, -1, labels.shape[1]).unbind(1):  # [S, L]
+        share = labels.double().gather(-1, c[..., None])
+        ratio = scale * (positions_against(similarity, prototypes, c) - 0.5)
+        log_weight += torch.xlogy(share, share) + share * ratio
+    of_pair = pairs[:, None].expand(*labels.shape[:2], 2)
+    strongest, third = log_weight.scatter(-1, of_pair, -torch.inf).max(-1, keepdim=True)
+    joined = labels.scatter_add(-1, third, strongest.exp().to(labels.dtype))
     return joined / joined.sum(-1, keepdim=True)
