@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from semmix._device import describe_environment, pick_device
 from semmix._random import fold_seed
-from semmix.generators.edm import PRESETS, EDMConfig, EDMDenoiser, network_preset, to_device
+from semmix.generators.edm import PRESETS, EDMConfig, EDMDenoiser, network_preset
+from semmix.generators.folder import to_device
 from semmix.training.ema import PowerEMA
 from semmix.training.generator import GeneratorConfig, gradient_step
 

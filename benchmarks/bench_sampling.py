@@ -22,7 +22,8 @@ import torch
 from semmix._artifact import begin_artifact
 from semmix._device import describe_environment, pick_device
 from semmix.generators import load_generator
-from semmix.generators.edm import MANIFEST, EDMDenoiser, network_preset, save_generator
+from semmix.generators.edm import EDMDenoiser, network_preset
+from semmix.generators.folder import MANIFEST, save_generator
 from semmix.plan import MixPlan, all_pairs
 from semmix.sampling.mix import MixConfig, make_mixsets
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from semmix._errors import SemmixError
-from semmix.generators.edm import EDMConfig, EDMDenoiser, EDMGenerator
+from semmix.generators.edm import EDMConfig, EDMDenoiser
+from semmix.generators.folder import NetworkGenerator
 from semmix.labels import mix_labels
 from semmix.plan import MixPlan, all_pairs
 from semmix.sampling.classes import sample_classes, write_grid
@@ -35,7 +36,7 @@ def generator():
     for parameter in network.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
-    return EDMGenerator("tiny", network, (1, 8, 8), 3, "split", "digest")
+    return NetworkGenerator("tiny", network, (1, 8, 8), 3, "split", "digest")
 
 
 def plan(**changes):

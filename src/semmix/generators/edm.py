@@ -1,4 +1,4 @@
-"""EDM generators: the network's configuration, preconditioning, and the folder it is kept in.
+"""EDM networks: configuration, presets and preconditioning.
 
 References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1.
 """
@@ -6,21 +6,19 @@ References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from semmix._artifact import Artifact, open_artifact
 from semmix._errors import SemmixError, unknown_name
-from semmix._files import digest, digest_tensors, write_tensors
 from semmix.generators.networks import BOX, DhariwalUNet, SongUNet
 
-MANIFEST = "generator.json"
-WEIGHTS = "weights.safetensors"
+T = TypeVar("T")
+CHOICES = {
+    "architecture": ("SongUNet", "DhariwalUNet"),
+    "embedding": ("positional", "fourier"),
+    "encoder": ("standard", "residual"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +59,9 @@ class EDMConfig:
     """Standard deviation of the images in [-1, 1]."""
 
     def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise unknown_name(name, str(getattr(self, name)), known)
         divisor = 2 ** (len(self.channel_mult) - 1)
         if self.resolution % divisor:
             fix = f"{len(self.channel_mult)} levels need a multiple of {divisor}"
@@ -69,20 +70,24 @@ class EDMConfig:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> EDMConfig:
         """Return the configuration that `asdict` and JSON made of one."""
-        known = {field.name for field in fields(cls)}
-        if unknown := set(value) - known:
-            raise unknown_name("network setting", min(unknown), known)
-        settings: dict[str, Any] = {
-            name: tuple(item) if isinstance(item, list) else item for name, item in value.items()
-        }
-        return cls(**settings)
+        return from_json(cls, value)
+
+
+def from_json(cls: type[T], value: dict[str, Any]) -> T:
+    """Return the configuration of class `cls` that JSON holds as `value`."""
+    known = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
+    if unknown := set(value) - known:
+        raise unknown_name("network setting", min(unknown), known)
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
 
 
 # Settings by name; `network_preset` adds the image shape and the number of classes.
 PRESETS: dict[str, dict[str, Any]] = {
     # 0.42 M parameters at 8 x 8
+    # (the demo has ten images of a class: dropout keeps it from learning them by heart)
     "digits": {
         "model_channels": 24, "channel_mult": (1, 2), "num_blocks": 1, "attn_resolutions": (4,),
+        "dropout": 0.2,
     },
     # 22.2 M at 32 x 32
     "compact32": {"model_channels": 96, "channel_mult": (1, 2, 2, 2), "num_blocks": 2},
@@ -121,8 +126,18 @@ def build_unet(config: EDMConfig) -> nn.Module:
     return DhariwalUNet(**settings)
 
 
+def precondition(
+    network: nn.Module, x: Tensor, sigma: Tensor, class_weights: Tensor, sigma_data: float
+) -> Tensor:
+    """Return D(x; sigma) = c_skip x + c_out F(c_in x; c_noise), EDM's equation 7."""
+    s = sigma.reshape(-1, 1, 1, 1)
+    total = (s**2 + sigma_data**2).sqrt()
+    raw = network(x / total, sigma.log() / 4, class_weights)
+    return (sigma_data / total) ** 2 * x + (s * sigma_data / total) * raw.to(x.dtype)
+
+
 class EDMDenoiser(nn.Module):
-    """D(x; sigma) = c_skip x + c_out F(c_in x; c_noise), EDM's equation 7."""
+    """EDM's preconditioning around its network."""
 
     def __init__(self, config: EDMConfig):
         super().__init__()
@@ -131,86 +146,4 @@ class EDMDenoiser(nn.Module):
 
     def forward(self, x: Tensor, sigma: Tensor, class_weights: Tensor) -> Tensor:
         """Return the denoised images [N, C, H, W] for noise levels [N] and class weights [N, K]."""
-        sd, s = self.sigma_data, sigma.reshape(-1, 1, 1, 1)
-        total = (s**2 + sd**2).sqrt()
-        raw = self.model(x / total, sigma.log() / 4, class_weights)
-        return (sd / total) ** 2 * x + (s * sd / total) * raw.to(x.dtype)
-
-
-def to_device(network: EDMDenoiser, device: torch.device) -> EDMDenoiser:
-    """Return the network on `device`, its weights laid out as the device likes them."""
-    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-    return network.to(device=device, memory_format=layout)  # pyright: ignore[reportCallIssue]
-
-
-@dataclass
-class EDMGenerator:
-    """An EDM network as a `Generator`."""
-
-    name: str
-    network: nn.Module
-    image_shape: tuple[int, int, int]
-    num_classes: int
-    trained_on: str | None
-    digest: str
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network's weights are."""
-        return next(self.network.parameters()).device
-
-    def denoise(self, x: Tensor, sigma: Tensor, class_weights: Tensor) -> Tensor:
-        """Return D(x; sigma), [N, C, H, W]."""
-        return self.network(x, sigma, class_weights)
-
-
-def save_generator(
-    artifact: Artifact,
-    config: EDMConfig,
-    weights: dict[str, Tensor],
-    trained_on: str | None,
-    **details: Any,
-) -> None:
-    """Write weights and manifest into `artifact`'s folder, which is then finished."""
-    write_tensors(artifact.folder / WEIGHTS, weights)
-    artifact.finish(
-        network=asdict(config),
-        trained_on=trained_on,
-        digest=generator_digest(config, weights),
-        **details,
-    )
-
-
-def generator_digest(config: EDMConfig, weights: dict[str, Tensor]) -> str:
-    """Return what names a generator: its network's settings and weights."""
-    return digest({"network": asdict(config), "weights": digest_tensors(weights)})
-
-
-def load_edm_generator(folder: Path, device: torch.device) -> EDMGenerator:
-    """Return the generator that `save_generator` wrote, checked against its digest."""
-    artifact = open_artifact(folder, MANIFEST, "generator")
-    if not artifact.finished:
-        fix = "run the same training command again; it goes on where it stopped"
-        raise SemmixError("this generator is not finished", folder, fix)
-    config = EDMConfig.from_json(artifact.manifest["network"])
-    weights = _read_weights(folder / WEIGHTS)
-    if generator_digest(config, weights) != artifact.manifest["digest"]:
-        fix = f"delete {folder} and make it again"
-        raise SemmixError("the weights do not match the generator's digest", folder / WEIGHTS, fix)
-    network = EDMDenoiser(config).eval().requires_grad_(False)
-    network.load_state_dict({name: weight.float() for name, weight in weights.items()})
-    return EDMGenerator(
-        name=folder.resolve().name,
-        network=to_device(network, device),
-        image_shape=(config.channels, config.resolution, config.resolution),
-        num_classes=config.num_classes,
-        trained_on=artifact.manifest["trained_on"],
-        digest=artifact.manifest["digest"],
-    )
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SemmixError(f"cannot read {path}", error, "make or download it again") from error
+        return precondition(self.model, x, sigma, class_weights, self.sigma_data)

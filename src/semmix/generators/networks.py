@@ -48,21 +48,28 @@ def group_norm(channels: int, eps: float) -> nn.GroupNorm:
     return nn.GroupNorm(min(32, channels // 4), channels, eps=eps)
 
 
+def resample_box(x: Tensor, mode: Resample) -> Tensor:
+    """Return `x` at half its size (means of 2 x 2), at twice its size (copies), or as it is."""
+    if mode is None:
+        return x
+    return F.avg_pool2d(x, 2) if mode == "down" else F.interpolate(x, scale_factor=2.0)
+
+
 class ResampleConv(nn.Module):
     """A convolution after (`conv_first`: before) resampling by two; kernel 0: resampling alone."""
 
+    mode: Resample
     resample_filter: Tensor
     weight: Tensor | None
 
-    def __init__(self, cin: int, cout: int, kernel: int, mode: str, taps=BOX, conv_first=False):
+    def __init__(
+        self, cin: int, cout: int, kernel: int, mode: Resample, taps=BOX, conv_first=False
+    ):
         super().__init__()
-        self.mode, self.conv_first = mode, conv_first
-        self.is_box = tuple(taps) == BOX
-        line = torch.tensor(taps, dtype=torch.float32)
-        self.register_buffer(
-            "resample_filter", torch.outer(line, line)[None, None] / line.sum() ** 2
-        )
+        self.mode, self.conv_first, self.is_box = mode, conv_first, tuple(taps) == BOX
         self.edge = (len(taps) - 1) // 2
+        line = torch.tensor(taps, dtype=torch.float32) / sum(taps)
+        self.register_buffer("resample_filter", torch.outer(line, line)[None, None])
         # plain parameters rather than a child, so that they are called `weight` and `bias`
         conv = nn.Conv2d(cin, cout, kernel) if kernel else None
         self.weight = conv.weight if conv else None
@@ -71,21 +78,21 @@ class ResampleConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.conv_first:
             # as the official fused form: the filter's border is taken by the convolution
-            return self._filter(self._conv(x, extra=self.edge), padding=0)
-        return self._conv(self._filter(x, padding=self.edge))
+            return self._resample(self._conv(x, extra=self.edge), padding=0)
+        return self._conv(self._resample(x, padding=self.edge))
+
+    def _resample(self, x: Tensor, padding: int) -> Tensor:
+        if self.is_box:  # the same numbers as below, without a slow grouped convolution
+            return resample_box(x, self.mode)
+        kernel = self.resample_filter.to(x.dtype).expand(x.shape[1], -1, -1, -1)
+        if self.mode == "down":
+            return F.conv2d(x, kernel, stride=2, padding=padding, groups=x.shape[1])
+        return F.conv_transpose2d(x, 4 * kernel, stride=2, padding=padding, groups=x.shape[1])
 
     def _conv(self, x: Tensor, extra: int = 0) -> Tensor:
         if self.weight is None:
             return x
         return F.conv2d(x, self.weight, self.bias, padding=self.weight.shape[-1] // 2 + extra)
-
-    def _filter(self, x: Tensor, padding: int) -> Tensor:
-        if self.is_box:  # the same numbers as below, without a slow grouped convolution
-            return F.avg_pool2d(x, 2) if self.mode == "down" else F.interpolate(x, scale_factor=2.0)
-        taps = self.resample_filter.to(x.dtype).expand(x.shape[1], -1, -1, -1)
-        if self.mode == "down":
-            return F.conv2d(x, taps, stride=2, padding=padding, groups=x.shape[1])
-        return F.conv_transpose2d(x, 4 * taps, stride=2, padding=padding, groups=x.shape[1])
 
 
 def conv(cin: int, cout: int, kernel: int, resample: Resample = None, taps=BOX) -> nn.Module:
@@ -315,7 +322,7 @@ def _decoder(
     first, widths, num_blocks, resolution, attn_resolutions, style, attend_every_block
 ) -> nn.ModuleDict:
     dec = nn.ModuleDict()
-    skips = _skip_widths(first, widths, num_blocks)
+    skips = skip_widths(first, widths, num_blocks)
     width = widths[-1]
     for level in reversed(range(len(widths))):
         size = resolution >> level
@@ -332,7 +339,7 @@ def _decoder(
     return dec
 
 
-def _skip_widths(first: int, widths: list[int], num_blocks: int) -> list[int]:
+def skip_widths(first: int, widths: list[int], num_blocks: int) -> list[int]:
     """Return the width of every encoder output, in order: the conv or down, then the blocks."""
     entries = [first, *widths]
     return [w for level, own in enumerate(widths) for w in (entries[level], *[own] * num_blocks)]

@@ -16,10 +16,11 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from tyro.conf import arg
 from torch import distributed as dist
 
 from semmix._artifact import begin_artifact
@@ -28,15 +29,8 @@ from semmix._errors import SemmixError
 from semmix._files import digest_tensors, read_json, write_json
 from semmix._progress import progress
 from semmix._random import fold_seed
-from semmix.generators.edm import (
-    MANIFEST,
-    EDMConfig,
-    EDMDenoiser,
-    EDMGenerator,
-    network_preset,
-    save_generator,
-    to_device,
-)  # fmt: skip
+from semmix.generators.edm import EDMConfig, EDMDenoiser, network_preset
+from semmix.generators.folder import MANIFEST, NetworkGenerator, save_generator, to_device
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig
 from semmix.training.checkpoint import (
@@ -46,7 +40,7 @@ from semmix.training.checkpoint import (
     optimizer_tensors,
     rewind_stats,
     save_checkpoint,
-)  # fmt: skip
+)
 from semmix.training.ema import PowerEMA
 from semmix.training.graphs import CapturedStep
 
@@ -61,7 +55,7 @@ GRID_COLUMNS = 8
 class GeneratorConfig:
     """How a generator is trained."""
 
-    network: str | EDMConfig = "compact32"
+    network: Annotated[str | EDMConfig, arg(constructor=str)] = "compact32"
     """A preset's name, or the whole network."""
     num_images: int | None = None
     """Length of the run in images seen."""
@@ -328,7 +322,7 @@ def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
 
 
 def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: int) -> None:
-    generator = EDMGenerator("in training", network, shape, num_classes, None, "")
+    generator = NetworkGenerator("in training", network, shape, num_classes, None, "")
     settings = MixConfig(compile="off", batch_size=GRID_COLUMNS * num_classes)
     write_grid(path, sample_classes(generator, GRID_COLUMNS, settings))
 
