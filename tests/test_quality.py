@@ -1,0 +1,291 @@
+"""Distances between sets of images, against slow twins, known values and torchmetrics."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import tyro
+
+from semmix import quality
+from semmix._artifact import begin_artifact
+from semmix._errors import SemmixError
+from semmix.classifiers import classifier
+from semmix.classifiers.saved import save_classifier
+from semmix.datasets import load_dataset
+from semmix.encoders import load_encoder
+from semmix.generators.edm import EDMDenoiser, network_preset
+from semmix.generators.folder import save_generator
+from semmix.quality import (
+    GeneratorScore,
+    feature_statistics,
+    frechet_distance,
+    kernel_distance,
+    measure_copying,
+    nearest_neighbours,
+    recognition_rate,
+    score_command,
+    score_generator,
+)
+from semmix.sampling.mix import MixConfig
+
+SAMPLER = MixConfig(num_steps=3, batch_size=50)
+
+
+def normals(num, dim, seed=0, shift=0.0):
+    random = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(dim, dim, generator=random)
+    return torch.randn(num, dim, generator=random) @ mixing + shift
+
+
+def frechet_twin(x, y):
+    """The definition, by the eigenvalues of the product of the covariances."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    cov_x, cov_y = np.cov(x.T), np.cov(y.T)
+    root_trace = np.sqrt(np.linalg.eigvals(cov_x @ cov_y).astype(complex)).real.sum()
+    gap = x.mean(0) - y.mean(0)
+    return gap @ gap + np.trace(cov_x) + np.trace(cov_y) - 2 * root_trace
+
+
+def kernel_twin(x, y):
+    """The unbiased squared MMD, one pair at a time."""
+
+    def kernel(a, b):
+        return (float(a.double() @ b.double()) / len(a) + 1) ** 3
+
+    m, n = len(x), len(y)
+    within_x = sum(kernel(x[a], x[b]) for a in range(m) for b in range(m) if a != b)
+    within_y = sum(kernel(y[a], y[b]) for a in range(n) for b in range(n) if a != b)
+    across = sum(kernel(a, b) for a in x for b in y)
+    return within_x / (m * (m - 1)) + within_y / (n * (n - 1)) - 2 * across / (m * n)
+
+
+def frechet_of(x, y):
+    a, b = feature_statistics([x]), feature_statistics([y])
+    return frechet_distance(a.mean, a.covariance, b.mean, b.covariance)
+
+
+@pytest.mark.parametrize(("num", "dim"), [(50, 3), (400, 16), (200, 64)])
+def test_frechet_distance_is_its_definition(num, dim):
+    x, y = normals(num, dim), normals(num + 7, dim, seed=1, shift=0.5)
+    assert frechet_of(x, y) == pytest.approx(frechet_twin(x, y), rel=1e-9)
+
+
+def test_frechet_distance_of_known_normals():
+    """For covariances that commute: |m1 - m2|² + sum (sqrt a - sqrt b)²."""
+    mean1, mean2 = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 1.0, 0.0])
+    cov1, cov2 = torch.diag(torch.tensor([1.0, 4.0, 0.0])), torch.diag(torch.tensor([9.0, 4, 1]))
+    assert frechet_distance(mean1, cov1, mean2, cov2) == pytest.approx(5 + 4 + 0 + 1)
+    assert frechet_distance(mean1, cov1, mean1, cov1) == pytest.approx(0, abs=1e-12)
+
+
+def test_frechet_distance_is_symmetric_and_bears_singular_covariances():
+    x, y = normals(20, 40), normals(25, 40, seed=1)  # fewer rows than dimensions
+    assert frechet_of(x, y) == pytest.approx(frechet_of(y, x), rel=1e-6)
+    assert frechet_of(x, x) == pytest.approx(0, abs=1e-6)
+
+
+def test_distances_agree_with_torchmetrics():
+    """Recorded from torchmetrics 1.9.0, with `images` as below:
+
+    class Flat(torch.nn.Module):
+        num_features = 12
+        def forward(self, x): return x.flatten(1).double() / 255
+    fid = FrechetInceptionDistance(Flat(), input_img_size=(3, 2, 2)).set_dtype(torch.float64)
+    kid = KernelInceptionDistance(Flat(), subsets=2, subset_size=60)
+    for metric in (fid, kid):
+        metric.update(images(0), real=True); metric.update(images(1), real=False)
+    print(fid.compute().item(), kid.compute()[0].item())
+    """
+
+    def images(seed):
+        random = torch.Generator().manual_seed(seed)
+        shape = (60, 3, 2, 2)
+        return torch.randint(0, 256 - 40 * seed, shape, generator=random, dtype=torch.uint8)
+
+    assert (images(0).sum(), images(1).sum()) == (88557, 80374)
+    x, y = (images(seed).flatten(1).double() / 255 for seed in (0, 1))
+    assert frechet_of(x, y) == pytest.approx(0.14368199005264604, rel=1e-9)
+    # subsets of all images: the order in which they are drawn does not matter
+    assert kernel_distance(x, y, 2, 60)[0] == pytest.approx(0.013000719125372484, rel=1e-9)
+
+
+def test_kernel_distance_is_its_definition():
+    x, y = normals(12, 5), normals(12, 5, seed=1, shift=0.3)
+    mean, std = kernel_distance(x, y, num_subsets=3, subset_size=12)
+    assert mean == pytest.approx(kernel_twin(x, y), rel=1e-9)
+    assert std == pytest.approx(0, abs=1e-12)
+
+
+def test_kernel_distance_is_unbiased_over_subsets():
+    x, y = normals(600, 4), normals(600, 4, seed=0, shift=0.4)
+    whole, _ = kernel_distance(x, y, 1, 600)
+    mean, std = kernel_distance(x, y, 400, 50)
+    assert abs(mean - whole) < 5 * std / 400**0.5
+    assert kernel_distance(x, y, 5, 50, seed=1) == kernel_distance(x, y, 5, 50, seed=1)
+    assert kernel_distance(x, y, 5, 50, seed=1) != kernel_distance(x, y, 5, 50, seed=2)
+    with pytest.raises(SemmixError, match="use 2 to 600"):
+        kernel_distance(x, y)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_statistics_do_not_depend_on_the_batches(batch_size):
+    features = normals(100, 6) + 1e4  # far from zero: sums of squares would lose digits
+    statistics = feature_statistics(features.split(batch_size))
+    assert statistics.num == 100
+    twin = features.double().numpy()
+    np.testing.assert_allclose(statistics.mean, twin.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(statistics.covariance, np.cov(twin.T), rtol=1e-9, atol=1e-9)
+
+
+def test_statistics_need_two_rows():
+    with pytest.raises(SemmixError, match="at least 2"):
+        feature_statistics([torch.ones(1, 3)])
+    with pytest.raises(SemmixError, match="at least 2"):
+        feature_statistics([])
+
+
+def test_nearest_neighbours_are_the_nearest(monkeypatch):
+    monkeypatch.setattr(quality, "CHUNK", 4)  # several chunks of queries and of the pool
+    queries, pool = normals(11, 5), normals(90, 5, seed=1)
+    pool[77] = queries[6]
+    distances, rows = nearest_neighbours(queries, pool)
+    for query, distance, row in zip(queries, distances, rows, strict=True):
+        all_distances = [float((query - p).norm()) for p in pool]
+        assert row == int(np.argmin(all_distances))
+        assert distance == pytest.approx(min(all_distances))
+    assert rows[6] == 77
+    assert distances[6] == 0
+    with pytest.raises(SemmixError, match="pool"):
+        nearest_neighbours(queries, pool[:0])
+
+
+def test_copies_are_found():
+    everything = normals(3000, 8)
+    train, held_out, fresh = everything[:1000], everything[1000:2000], everything[2000:]
+    copied = torch.cat([train[:300] + 1e-3, fresh[:700]])
+    honest, caught = (measure_copying(x, held_out, train) for x in (fresh, copied))
+    assert honest.near < 0.03
+    assert honest.samples == pytest.approx(honest.held_out, rel=0.1)
+    assert 0.3 <= caught.near < 0.33
+    assert measure_copying(train, held_out, train).samples == 0
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_dataset("digits", train_size=200)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("run")
+    save_classifier(classifier("small", 10, 1, 8), "small", (1, 8, 8), folder)
+    return folder
+
+
+class MeanDigits:
+    """A generator that knows the mean of each class, and that pixels vary around it."""
+
+    name, image_shape, num_classes = "means", (1, 8, 8), 10
+    digest, device = "0123456789abcdef", torch.device("cpu")
+
+    def __init__(self, split, trained_on=None):
+        images = split.images.float() / 127.5 - 1
+        self.means = torch.stack([images[split.labels == k].mean(0) for k in range(10)])
+        self.spread, self.trained_on = float(images.var(0).mean() ** 0.5), trained_on
+
+    def denoise(self, x, sigma, class_weights):
+        mean = torch.tensordot(class_weights, self.means, 1)
+        shrink = self.spread**2 / (self.spread**2 + sigma.reshape(-1, 1, 1, 1) ** 2)
+        return mean + shrink * (x - mean)
+
+
+def test_real_images_are_nearer_than_noise(data, run):
+    encoder = load_encoder(f"classifier:{run}")
+    noise = torch.randint(0, 256, data.val.images.shape, dtype=torch.uint8)
+    train, val, bad = (encoder.embed(x) for x in (data.train.images, data.val.images, noise))
+    assert 10 * frechet_of(val, train) < frechet_of(bad, train)
+    assert 10 * kernel_distance(val, train, 10, 100)[0] < kernel_distance(bad, train, 10, 100)[0]
+
+
+def test_recognition_is_the_share_of_right_answers(data, run):
+    network = load_encoder(f"classifier:{run}").network
+    with torch.no_grad():
+        own = network(data.val.images).argmax(1)
+    assert recognition_rate(network, data.val.images, own) == 1
+    half = torch.where(torch.arange(len(own)) % 2 == 0, own, (own + 1) % 10)
+    assert recognition_rate(network, data.val.images, half) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_score_names_what_it_was_measured_with(data, run):
+    encoder = load_encoder(f"classifier:{run}")
+    generator = MeanDigits(data.train, data.train.digest)
+    score = score_generator(
+        generator, data, encoder, num_samples=95, sampler=SAMPLER, classifier=encoder.network,
+        few=True,
+    )  # fmt: skip
+    assert score.num_samples == 100  # equally many of each class
+    assert (score.num_reference, score.reference_digest) == (200, data.train.digest)
+    assert score.recognised is not None
+    assert score.recognised_real is not None
+    for line in score.lines()[:2]:
+        assert f"classifier:{run} {encoder.digest[:12]}" in line
+        assert "100 samples of means 0123456789ab against 200 images of digits train" in line
+    assert len(score.lines()) == 5
+    assert all("100 samples of means" in line for line in score.lines())
+
+
+def test_a_score_measures_the_generators_own_samples(data, run):
+    """The numbers are those of the parts, and a worse generator has worse ones."""
+    encoder = load_encoder(f"classifier:{run}")
+    settings = {"num_samples": 200, "sampler": SAMPLER, "few": True}
+    good = score_generator(MeanDigits(data.train), data, encoder, **settings)
+    blind = MeanDigits(data.train)
+    blind.means = torch.zeros_like(blind.means)
+    bad = score_generator(blind, data, encoder, **settings)
+    assert good.frechet < bad.frechet
+    assert good.kernel < bad.kernel
+    assert good.recognised is None
+    assert len(good.lines()) == 4
+
+    from semmix.sampling.classes import sample_classes
+
+    samples = encoder.embed(sample_classes(MeanDigits(data.train), 20, SAMPLER).flatten(0, 1))
+    assert good.frechet == pytest.approx(frechet_of(samples, encoder.embed(data.train.images)))
+    on_val = score_generator(MeanDigits(data.train), data, encoder, reference="val", **settings)
+    assert on_val.frechet == pytest.approx(frechet_of(samples, encoder.embed(data.val.images)))
+    assert on_val.feature_copying == good.feature_copying
+
+
+def test_few_samples_and_other_data_are_refused(data, run):
+    encoder = load_encoder(f"classifier:{run}")
+    generator = MeanDigits(data.train)
+    with pytest.raises(SemmixError, match=r"200\n.*--few"):  # the reference is what is small
+        score_generator(generator, data, encoder, sampler=SAMPLER)
+    with pytest.raises(SemmixError, match="learned from another split"):
+        other = MeanDigits(data.train, trained_on="digest of other images")
+        score_generator(other, data, encoder, sampler=SAMPLER, few=True)
+    generator.num_classes = 9
+    with pytest.raises(SemmixError, match="generator and data differ"):
+        score_generator(generator, data, encoder, sampler=SAMPLER, few=True)
+
+
+def test_the_command_prints_and_writes(data, run, tmp_path, capsys):
+    torch.manual_seed(0)
+    config = network_preset("digits", (1, 8, 8), 10)
+    artifact = begin_artifact(tmp_path / "tiny", "generator.json", "generator", {})
+    save_generator(artifact, config, EDMDenoiser(config).state_dict(), data.train.digest)
+    arguments = (
+        f"{tmp_path / 'tiny'} digits --extractor classifier:{run} --classifier {run} --samples 50 "
+        f"--few --num-steps 2 --batch-size 50 --out {tmp_path / 'score.json'} --train-size 200"
+    ).split()
+    score_command(tyro.cli(GeneratorScore, args=arguments))
+    printed = capsys.readouterr().out
+    assert "Fréchet distance" in printed
+    assert "50 samples of tiny" in printed
+    assert "recognised as their class" in printed
+    written = json.loads((tmp_path / "score.json").read_text())
+    assert written["num_samples"] == 50
+    assert written["sampler"]["precision"] == "float32"
+    assert written["pixel_copying"]["held_out"] > 0
