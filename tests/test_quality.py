@@ -32,6 +32,11 @@ from semmix.sampling.mix import MixConfig
 SAMPLER = MixConfig(num_steps=3, batch_size=50)
 
 
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
 def normals(num, dim, seed=0, shift=0.0):
     random = torch.Generator().manual_seed(seed)
     mixing = torch.randn(dim, dim, generator=random)

@@ -22,6 +22,11 @@ SCHEDULE = {"beta_start": 0.0001, "beta_end": 0.02, "prediction_type": "v_predic
 KINDS = ("diffusers", "dit", "sd")
 
 
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
 def lively(network):
     """Return the network with every weight drawn anew: fresh ones often answer zero."""
     for parameter in network.parameters():
