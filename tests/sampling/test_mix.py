@@ -188,3 +188,25 @@ def test_user_mistakes_are_explained(generator, tmp_path):
         MixConfig(num_steps=1)
     with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
         MixConfig(sigma_min=90)
+
+
+def test_guidance_moves_away_from_no_class(tmp_path):
+    class Shifted:
+        """Images of class 0 are at 0.2, of class 1 at -0.2, of no class at 0."""
+
+        name, image_shape, num_classes, trained_on, digest = "toy", (1, 2, 2), 2, None, "1"
+        device, knows_no_class = torch.device("cpu"), True
+
+        def denoise(self, x, sigma, class_weights):
+            return (class_weights @ torch.tensor([0.2, -0.2])).reshape(-1, 1, 1, 1).expand_as(x)
+
+    noise, mixed = torch.randn(3, 1, 2, 2), mix_labels(0, 1, torch.tensor([0.0, 0.75, 1.0]), 2)
+    for guidance in (1.0, 2.0, 0.5):
+        sample = make_sampler(Shifted(), MixConfig(num_steps=4, batch_size=3, guidance=guidance))
+        expected = to_uint8(guidance * torch.tensor([-0.2, 0.1, 0.2]))
+        assert torch.equal(sample(noise, mixed)[:, 0, 0, 0], expected)
+
+
+def test_guidance_needs_a_generator_that_knows_no_class(generator):
+    with pytest.raises(SemmixError, match="label dropout"):
+        make_sampler(generator, MixConfig(guidance=2.0))

@@ -17,7 +17,8 @@ class Generator(Protocol):
     """What a class-conditional diffusion model must offer to make mixed sets.
 
     Plain attributes will do. A model that works in a latent space also has `latent_shape` and
-    `decode(latents) -> images in [-1, 1]`.
+    `decode(latents) -> images in [-1, 1]`. One that takes class weights of zero for "no class",
+    because it was trained with label dropout, may say `knows_no_class = True`: it can be guided.
     """
 
     @property

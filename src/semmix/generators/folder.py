@@ -44,6 +44,8 @@ class NetworkGenerator:
     num_classes: int
     trained_on: str | None
     digest: str
+    knows_no_class: bool = False
+    """Whether class weights of zero mean something to it: it was trained with label dropout."""
 
     @property
     def device(self) -> torch.device:
@@ -97,6 +99,7 @@ def load_folder(folder: Path, device: torch.device) -> NetworkGenerator:
         num_classes=config.num_classes,
         trained_on=artifact.manifest["trained_on"],
         digest=artifact.manifest["digest"],
+        knows_no_class=artifact.manifest.get("label_dropout", 0) > 0,
     )
 
 

@@ -42,6 +42,8 @@ class MixConfig:
     """First noise level."""
     rho: float = 7.0
     """How much the noise levels crowd at the lower end."""
+    guidance: float = 1.0
+    """Classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off."""
     batch_size: int = 512
     """Images the network sees at once."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -96,6 +98,7 @@ def make_mixsets(
 def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
     """Return the function that turns noise and class weights into uint8 images."""
     config = config.resolve(generator.device)
+    _check_guidance(generator, config)
     solve, device = solver(config.solver), generator.device
     sigmas = karras_sigmas(config.num_steps, config.sigma_min, config.sigma_max, config.rho)
     denoise = generator.denoise
@@ -108,8 +111,16 @@ def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
         weights = class_weights.to(device)
 
         def denoise_at(x: Tensor, sigma: float) -> Tensor:
+            level = x.new_full((len(x),), sigma)
             with bfloat16:
-                return denoise(x, x.new_full((len(x),), sigma), weights).float()
+                clean = denoise(x, level, weights).float()
+                if config.guidance == 1:
+                    return clean
+                return (
+                    denoise(x, level, torch.zeros_like(weights))
+                    .float()
+                    .lerp(clean, config.guidance)
+                )
 
         return to_uint8(_decode(generator, solve(denoise_at, noise.to(device) * sigmas[0], sigmas)))
 
@@ -159,6 +170,12 @@ def _decode(generator: Generator, x: Tensor) -> Tensor:
 
 def _chunks(items: range, size: int) -> list[range]:
     return [items[k : k + size] for k in range(0, len(items), size)]
+
+
+def _check_guidance(generator: Generator, config: MixConfig) -> None:
+    if config.guidance != 1 and not getattr(generator, "knows_no_class", False):
+        fix = "use one trained with label dropout, or guidance 1 (none)"
+        raise SemmixError("guidance needs a generator that knows no class", generator.name, fix)
 
 
 def _check_classes(generator: Generator, plan: MixPlan) -> None:

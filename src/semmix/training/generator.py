@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from tyro.conf import arg
 from torch import distributed as dist
+from tyro.conf import arg
 
 from semmix._artifact import begin_artifact
 from semmix._device import pick_device, rank_and_world
@@ -57,10 +57,10 @@ class GeneratorConfig:
 
     network: Annotated[str | EDMConfig, arg(constructor=str)] = "compact32"
     """A preset's name, or the whole network."""
-    num_images: int | None = None
+    num_images: int = 10_000_000
     """Length of the run in images seen."""
     minutes: float | None = None
-    """Length of the run in minutes; a speed test turns it into images once, at the start."""
+    """Length of the run in minutes instead; a speed test at the start turns it into images."""
     batch_size: int = 512
     """Images per step, over all processes."""
     lr: float = 1e-3
@@ -89,9 +89,9 @@ class GeneratorConfig:
     """How the chosen average is stored."""
 
     def __post_init__(self) -> None:
-        if (self.num_images is None) == (self.minutes is None):
+        if self.num_images < 1 or (self.minutes is not None and self.minutes <= 0):
             seen = f"num_images={self.num_images}, minutes={self.minutes}"
-            raise SemmixError("a run needs one length", seen, "give either images or minutes")
+            raise SemmixError("a run needs a length", seen, "give positive images or minutes")
         if self.warmup + self.decay > 1 or min(self.warmup, self.decay) < 0:
             seen = f"warmup={self.warmup}, decay={self.decay}"
             raise SemmixError("warm-up and decay are parts of the run", seen, "at most 1 together")
@@ -212,7 +212,7 @@ def train_generator(
         save_generator(
             artifact, network_config, state, trained_on,
             num_images=num_steps * config.batch_size, ema_length=config.ema_lengths[best],
-            held_out_losses=losses,
+            held_out_losses=losses, label_dropout=config.label_dropout,
         )  # fmt: skip
         checkpoint.unlink(missing_ok=True)
     _wait_for_all(world_size)
@@ -359,7 +359,7 @@ def _network_config(config: GeneratorConfig, images: Tensor, num_classes: int) -
 
 def _run_length(config, out: Path, train_step, device, rank: int, world_size: int) -> int:
     """Return the length of the run in images; a budget in minutes is measured once and kept."""
-    if config.num_images is not None:
+    if config.minutes is None:
         return config.num_images
     path = out / "budget.json"
     if path.exists():

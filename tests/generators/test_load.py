@@ -1,0 +1,71 @@
+"""Folders, the zoo, and what is wrong with them."""
+
+import json
+
+import pytest
+import torch
+
+from semmix._artifact import begin_artifact
+from semmix._errors import SemmixError
+from semmix.generators import load_generator
+from semmix.generators.folder import MANIFEST, WEIGHTS, save_generator
+
+
+@pytest.fixture
+def zoo(tmp_path, monkeypatch, small_networks, lively):
+    """A zoo with one animal, stored in half precision."""
+    config = small_networks["vp"]
+    weights = {name: t.bfloat16() for name, t in lively(config).state_dict().items()}
+    artifact = begin_artifact(tmp_path / "zoo" / "owls", MANIFEST, "generator", {})
+    save_generator(artifact, config, weights, trained_on="split")
+    monkeypatch.setenv("SEMMIX_ZOO", str(tmp_path / "zoo"))
+    return tmp_path / "zoo"
+
+
+def test_zoo_generator_is_found_by_name(zoo):
+    generator = load_generator("zoo:owls", "cpu")
+    assert generator.name == "owls"
+    assert generator.image_shape == (3, 8, 8)
+    assert generator.num_classes == 5
+    assert generator.trained_on == "split"
+    assert next(generator.network.parameters()).dtype == torch.float32
+    assert load_generator(zoo / "owls", "cpu").digest == generator.digest
+
+
+def test_zoo_beside_the_working_folder_is_found(zoo, monkeypatch):
+    monkeypatch.delenv("SEMMIX_ZOO")
+    monkeypatch.chdir(zoo.parent)
+    assert load_generator("zoo:owls", "cpu").name == "owls"
+
+
+def test_misspelt_name_gets_a_hint(zoo):
+    with pytest.raises(SemmixError, match="did you mean 'owls'"):
+        load_generator("zoo:owl", "cpu")
+
+
+def test_missing_folder_is_explained(tmp_path):
+    with pytest.raises(SemmixError, match="no generator here"):
+        load_generator(tmp_path / "nothing", "cpu")
+    with pytest.raises(SemmixError, match=r"must hold generator\.json"):
+        load_generator(tmp_path, "cpu")
+
+
+def test_damaged_weights_are_noticed(zoo):
+    path = zoo / "owls" / WEIGHTS
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(SemmixError, match="digest"):
+        load_generator("zoo:owls", "cpu")
+    path.write_bytes(bytes(data[:100]))
+    with pytest.raises(SemmixError, match="cannot read"):
+        load_generator("zoo:owls", "cpu")
+
+
+def test_unknown_architecture_is_named(zoo):
+    path = zoo / "owls" / MANIFEST
+    manifest = json.loads(path.read_text())
+    manifest["network"]["architecture"] = "SongNet"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(SemmixError, match="did you mean 'SongUNet'"):
+        load_generator("zoo:owls", "cpu")
