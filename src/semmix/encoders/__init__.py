@@ -13,12 +13,22 @@ from torch import Tensor
 
 from semmix._errors import SemmixError, unknown_name
 from semmix.encoders.classifier import ClassifierEncoder
+from semmix.encoders.hugging_face import load_clip, load_dino
+from semmix.encoders.inception import load_inception
+from semmix.encoders.mobilenet import load_mobilenet
+from semmix.encoders.onnx_file import load_onnx
+from semmix.encoders.pretrained import PretrainedEncoder
+from semmix.encoders.timm_network import load_timm
 
-__all__ = ["ClassifierEncoder", "Encoder", "list_encoders", "load_encoder"]
+__all__ = ["ClassifierEncoder", "Encoder", "PretrainedEncoder", "list_encoders", "load_encoder"]
 
 
 class Encoder(Protocol):
-    """What annotation asks of an encoder."""
+    """What annotation asks of an encoder.
+
+    One whose features cost much may have a `cache_key` as well, a string that names all they depend
+    on besides the images: features of whole splits are then kept between runs.
+    """
 
     name: str
     """`kind:what`, as the user gave it."""
@@ -32,7 +42,15 @@ class Encoder(Protocol):
         ...
 
 
-_KINDS: dict[str, Callable[[str, torch.device], Encoder]] = {"classifier": ClassifierEncoder}
+_KINDS: dict[str, Callable[[str, torch.device], Encoder]] = {
+    "classifier": ClassifierEncoder,
+    "clip": load_clip,
+    "dino": load_dino,
+    "inception": load_inception,
+    "mobilenet": load_mobilenet,
+    "onnx": load_onnx,
+    "timm": load_timm,
+}
 
 
 def list_encoders() -> list[str]:

@@ -1,0 +1,81 @@
+"""CLIP and DINO through transformers, from the hub or a local folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semmix._errors import SemmixError
+from semmix._files import digest_tensors
+from semmix.encoders.preprocess import Preprocess
+from semmix.encoders.pretrained import PretrainedEncoder
+
+RESAMPLE = {2: "bilinear", 3: "bicubic"}
+"""Pillow's numbers for its filters."""
+
+
+def load_clip(what: str, device: torch.device) -> PretrainedEncoder:
+    """Return the projected image features of a CLIP model."""
+    network, preprocess = _load("CLIPVisionModelWithProjection", what, device)
+
+    def embed(pixels: Tensor) -> Tensor:
+        return network(pixel_values=pixels).image_embeds
+
+    weights = digest_tensors(network.state_dict())
+    return PretrainedEncoder(f"clip:{what}", embed, preprocess, weights, device)
+
+
+def load_dino(what: str, device: torch.device) -> PretrainedEncoder:
+    """Return the class token of a DINO model (DINO, DINOv2, DINOv3)."""
+    network, preprocess = _load("AutoModel", what, device)
+
+    def embed(pixels: Tensor) -> Tensor:
+        return network(pixel_values=pixels).last_hidden_state[:, 0]
+
+    weights = digest_tensors(network.state_dict())
+    return PretrainedEncoder(f"dino:{what}", embed, preprocess, weights, device)
+
+
+def _load(model_class: str, what: str, device: torch.device) -> tuple[Any, Preprocess]:
+    try:
+        import transformers
+        from transformers.image_processing_base import ImageProcessingMixin
+    except ImportError as error:
+        fix = "pip install 'semmix[clip]'"
+        raise SemmixError("clip: and dino: need transformers", error, fix) from error
+    try:
+        settings, _ = ImageProcessingMixin.get_image_processor_dict(what)
+        network = getattr(transformers, model_class).from_pretrained(what)
+    except (OSError, ValueError) as error:
+        fix = "name a model of the hub, or a folder with its files; a download needs the network"
+        raise SemmixError("transformers cannot load this encoder", what, fix) from error
+    return network.to(device).eval(), read_settings(settings)
+
+
+def read_settings(settings: dict[str, Any]) -> Preprocess:
+    """Return the preprocessing that a preprocessor_config.json describes."""
+    crop = settings.get("crop_size") if settings.get("do_center_crop", True) else None
+    steps = [settings.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize")]
+    if not all(steps) or settings.get("resample") not in RESAMPLE:
+        fix = "use a model whose images are resized (bilinear or bicubic) and normalised"
+        raise SemmixError("this preprocessing is not understood", settings, fix)
+    return Preprocess(
+        size=_read_size(settings["size"], keep_aspect=crop is not None),
+        crop=None if crop is None else _square(_read_size(crop, keep_aspect=True)),
+        mean=tuple(settings["image_mean"]),
+        std=tuple(settings["image_std"]),
+        resample=RESAMPLE[settings["resample"]],
+    )
+
+
+def _read_size(size: Any, keep_aspect: bool) -> int | tuple[int, int]:
+    """Return the shorter edge, or height and width; a lone number may mean either."""
+    if isinstance(size, int):
+        return size if keep_aspect else (size, size)
+    return size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
+
+
+def _square(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size

@@ -1,0 +1,60 @@
+"""What all encoders from outside share: preprocessing, batches, bfloat16 on a GPU, a digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from semmix._errors import SemmixError
+from semmix._files import digest
+
+BATCH_SIZE = 256
+"""Images the network sees at once."""
+
+
+class PretrainedEncoder:
+    """A network somebody else trained, on a device of ours.
+
+    Images go to the device as bytes and leave it as features.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: Callable[[Tensor], Tensor],
+        preprocess: Callable[[Tensor], Tensor],
+        weights: str,
+        device: torch.device,
+    ):
+        """Wrap `network`, which turns preprocessed images into features [N, D].
+
+        Args:
+            preprocess: A dataclass that can be called: its settings are part of the digest.
+            weights: Digest of the weights.
+        """
+        self.name, self.device = name, device
+        self._network, self._preprocess = network, preprocess
+        self.digest = digest({"weights": weights, "preprocess": repr(preprocess)})
+        self.cache_key = f"{self.digest} on {device.type}"  # a GPU rounds to bfloat16
+        self.dim = self._measure()
+
+    @torch.inference_mode()
+    def embed(self, images: Tensor) -> Tensor:
+        """Return float32 features [N, dim] of uint8 images [N, C, H, W]."""
+        return torch.cat([self._embed(batch) for batch in images.split(BATCH_SIZE)])
+
+    def _embed(self, images: Tensor) -> Tensor:
+        pixels = self._preprocess(images.to(self.device))
+        on_gpu = self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu):
+            return self._network(pixels).float()
+
+    def _measure(self) -> int:
+        """Return the length of a feature, seen on a black image."""
+        shape = tuple(self.embed(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape)
+        if len(shape) != 2 or shape[0] != 1:
+            fix = "an encoder must give one row of numbers per image; choose another output"
+            raise SemmixError(f"{self.name} gives no features", f"shape {shape}", fix)
+        return shape[1]

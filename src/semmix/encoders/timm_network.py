@@ -1,0 +1,36 @@
+"""Any pretrained network of the timm package, without its head."""
+
+from __future__ import annotations
+
+import torch
+
+from semmix._errors import SemmixError
+from semmix._files import digest_tensors
+from semmix.encoders.preprocess import Preprocess
+from semmix.encoders.pretrained import PretrainedEncoder
+
+
+def load_timm(what: str, device: torch.device) -> PretrainedEncoder:
+    """Return the pooled features of a timm network: a name, or `local-dir:FOLDER`."""
+    try:
+        import timm  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        fix = "pip install 'semmix[timm]'"
+        raise SemmixError("timm: needs timm", error, fix) from error
+    try:
+        network = timm.create_model(what, pretrained=True, num_classes=0)
+    except (OSError, RuntimeError, ValueError) as error:
+        fix = "see timm.list_models(pretrained=True); a download needs the network"
+        raise SemmixError("timm cannot load this network", what, fix) from error
+    options = timm.data.resolve_model_data_config(network)
+    height, width = options["input_size"][1:]
+    preprocess = Preprocess(
+        size=int(min(height, width) / options["crop_pct"]),
+        crop=(height, width),
+        mean=tuple(options["mean"]),
+        std=tuple(options["std"]),
+        resample=options["interpolation"],
+    )
+    weights = digest_tensors(network.state_dict())
+    network = network.to(device).eval()
+    return PretrainedEncoder(f"timm:{what}", network, preprocess, weights, device)

@@ -1,0 +1,233 @@
+"""Every kind of encoder, on small random networks in its own file format."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from semmix import SemmixError
+from semmix.encoders import inception, list_encoders, load_encoder
+from semmix.encoders.mobilenet import MobileNetV2
+
+OPTIONS = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
+
+
+def draw_images(num=5, channels=3, size=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (num, channels, size, size)
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def clip_folder(tmp_path_factory):
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("clip")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+             "num_attention_heads": 2}  # fmt: skip
+    config = transformers.CLIPConfig(
+        vision_config={**sizes, "image_size": 32, "patch_size": 8, "projection_dim": 12},
+        text_config={**sizes, "vocab_size": 20, "projection_dim": 12},
+        projection_dim=12,
+    )
+    torch.manual_seed(0)
+    transformers.CLIPModel(config).eval().save_pretrained(folder)
+    settings = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    transformers.CLIPImageProcessorPil(**settings).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dino_folder(tmp_path_factory):
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("dino")
+    config = transformers.Dinov2Config(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=7
+    )
+    torch.manual_seed(0)
+    transformers.Dinov2Model(config).eval().save_pretrained(folder)
+    settings = {"size": {"shortest_edge": 32}, "crop_size": {"height": 28, "width": 28}}
+    transformers.BitImageProcessorPil(**settings, resample=3).save_pretrained(folder)
+    return folder
+
+
+def library_inputs(processor, images):
+    pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+    return processor(pictures, return_tensors="pt")
+
+
+def test_clip_gives_the_librarys_image_features(clip_folder):
+    import transformers
+
+    images = draw_images()
+    encoder = load_encoder(f"clip:{clip_folder}")
+    model = transformers.CLIPVisionModelWithProjection.from_pretrained(clip_folder).eval()
+    processor = transformers.CLIPImageProcessorPil.from_pretrained(clip_folder)
+    with torch.inference_mode():
+        expected = model(**library_inputs(processor, images)).image_embeds
+    assert encoder.dim == 12
+    assert torch.allclose(encoder.embed(images), expected, atol=1e-4)
+
+
+def test_dino_gives_the_librarys_class_token(dino_folder):
+    import transformers
+
+    images = draw_images()
+    encoder = load_encoder(f"dino:{dino_folder}")
+    model = transformers.Dinov2Model.from_pretrained(dino_folder).eval()
+    processor = transformers.BitImageProcessorPil.from_pretrained(dino_folder)
+    with torch.inference_mode():
+        expected = model(**library_inputs(processor, images)).pooler_output
+    assert encoder.dim == 16
+    assert torch.allclose(encoder.embed(images), expected, atol=1e-4)
+
+
+def test_the_digest_names_weights_and_preprocessing(clip_folder, tmp_path):
+    import transformers
+
+    first, again = (load_encoder(f"clip:{clip_folder}") for _ in range(2))
+    assert first.digest == again.digest
+    model = transformers.CLIPModel.from_pretrained(clip_folder)
+    model.visual_projection.weight.data[0, 0] += 1
+    model.save_pretrained(tmp_path)
+    settings = json.loads((clip_folder / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    other_weights = load_encoder(f"clip:{tmp_path}")
+    settings["image_mean"] = [0.5, 0.5, 0.5]
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    other_mean = load_encoder(f"clip:{tmp_path}")
+    assert len({first.digest, other_weights.digest, other_mean.digest}) == 3
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    pytest.importorskip("transformers")
+    for kind in ("clip", "dino"):
+        with pytest.raises(SemmixError, match="cannot load this encoder"):
+            load_encoder(f"{kind}:{tmp_path}")
+
+
+def write_onnx(path, batch, flatten=True):
+    """Write a network that averages 8 x 8 tiles of a 16 x 16 image: 12 features."""
+    onnx = pytest.importorskip("onnx")
+    kinds, make = onnx.TensorProto.FLOAT, onnx.helper
+    nodes = [
+        make.make_node("AveragePool", ["image"], ["tiles"], kernel_shape=[8, 8], strides=[8, 8])
+    ]
+    shape = [batch, 12] if flatten else [batch, 3, 2, 2]
+    nodes.append(make.make_node("Flatten" if flatten else "Identity", ["tiles"], ["features"]))
+    graph = make.make_graph(
+        nodes,
+        "tiles",
+        [make.make_tensor_value_info("image", kinds, [batch, 3, 16, 16])],
+        [make.make_tensor_value_info("features", kinds, shape)],
+    )
+    opset = [make.make_opsetid("", 17)]
+    onnx.save(make.make_model(graph, opset_imports=opset, ir_version=8), path)
+    path.with_suffix(".json").write_text(json.dumps(OPTIONS))
+    return f"onnx:{path}"
+
+
+@pytest.mark.parametrize("batch", ["N", 1, 2])
+def test_onnx_file_of_any_batch(tmp_path, batch):
+    pytest.importorskip("onnxruntime")
+    encoder = load_encoder(write_onnx(tmp_path / "tiles.onnx", batch))
+    images = draw_images(size=16)
+    mean, std = (np.array(OPTIONS[name]).reshape(3, 1, 1) for name in ("mean", "std"))
+    for image, feature in zip(images.numpy(), encoder.embed(images), strict=True):
+        pixels = (image / 255 - mean) / std
+        tiles = pixels.reshape(3, 2, 8, 2, 8).mean((2, 4)).ravel()
+        assert feature.tolist() == pytest.approx(tiles.tolist(), abs=1e-5)
+
+
+def test_onnx_complaints(tmp_path):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(SemmixError, match="gives no features"):
+        load_encoder(write_onnx(tmp_path / "flat.onnx", "N", flatten=False))
+    name = write_onnx(tmp_path / "tiles.onnx", "N")
+    beside = tmp_path / "tiles.json"
+    for options in ({**OPTIONS, "colour": "blue"}, {**OPTIONS, "size": "16"}, []):
+        beside.write_text(json.dumps(options))
+        with pytest.raises(SemmixError, match=r"tiles.json is not understood"):
+            load_encoder(name)
+    beside.unlink()
+    with pytest.raises(SemmixError, match="how to prepare images"):
+        load_encoder(name)
+    (tmp_path / "tiles.onnx").write_bytes(b"no network")
+    with pytest.raises(SemmixError, match="cannot read"):
+        load_encoder(name)
+
+
+def test_onnx_weights_in_a_file_of_their_own_are_part_of_the_digest(tmp_path):
+    pytest.importorskip("onnxruntime")
+    name = write_onnx(tmp_path / "tiles.onnx", "N")
+    alone = load_encoder(name).digest
+    (tmp_path / "tiles.onnx.data").write_bytes(b"weights")
+    assert load_encoder(name).digest != alone
+
+
+def test_mobilenet_reads_a_weights_file(tmp_path):
+    torch.manual_seed(0)
+    network = MobileNetV2().eval()
+    tensors = {**network.state_dict(), "classifier.1.weight": torch.zeros(1000, 1280)}
+    # Two names of torchvision's file, for the layout of blocks with and without a widening layer.
+    assert tensors["features.1.conv.1.weight"].shape == (16, 32, 1, 1)
+    assert tensors["features.2.conv.2.weight"].shape == (24, 96, 1, 1)
+    assert sum(t.numel() for t in network.parameters()) == 2_223_872
+    torch.save(tensors, tmp_path / "weights.pth")
+    encoder = load_encoder(f"mobilenet:{tmp_path / 'weights.pth'}")
+    assert encoder.embed(draw_images(2)).shape == (2, 1280)
+    torch.save({"features.0.0.weight": torch.zeros(1)}, tmp_path / "weights.pth")
+    for name in ("weights.pth", "none.pth"):
+        with pytest.raises(SemmixError, match="no MobileNetV2 weights"):
+            load_encoder(f"mobilenet:{tmp_path / name}")
+
+
+def test_inception_preprocessing_matches_the_slow_twin():
+    images = draw_images(1, 1, size=5)
+    prepared = inception.InceptionPreprocess()(images)
+    assert prepared.shape == (1, 3, 299, 299)
+    pixels = images[0, 0].double().numpy()
+    for row, column in [(0, 0), (10, 200), (298, 298), (150, 61)]:
+        y, x = row * 5 / 299, column * 5 / 299
+        top, left = int(y), int(x)
+        below, right = min(top + 1, 4), min(left + 1, 4)
+        upper = pixels[top, left] * (1 - x + left) + pixels[top, right] * (x - left)
+        lower = pixels[below, left] * (1 - x + left) + pixels[below, right] * (x - left)
+        value = upper * (1 - y + top) + lower * (y - top)
+        assert prepared[0, 2, row, column].item() == pytest.approx((value - 128) / 128, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_only_the_known_torchscript_file_is_run(tmp_path, monkeypatch):
+    class Mean(torch.nn.Module):
+        def forward(self, images):
+            return images.mean((2, 3))
+
+    path = tmp_path / "network.pt"
+    torch.jit.script(Mean()).save(path)
+    with pytest.raises(SemmixError, match="known to be safe"):
+        load_encoder(f"inception:{path}")
+    monkeypatch.setattr(inception, "SHA256", inception.digest_file(path))
+    encoder = load_encoder(f"inception:{path}")
+    assert encoder.dim == 3
+    assert encoder.digest == load_encoder(f"inception:{path}").digest
+    with pytest.raises(SemmixError, match="no file here"):
+        load_encoder(f"inception:{tmp_path / 'none.pt'}")
+
+
+def test_timm_network_from_a_folder(tmp_path):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", pretrained=False)
+    timm.models.save_for_hf(network, tmp_path, safe_serialization=True)
+    encoder = load_encoder(f"timm:local-dir:{tmp_path}")
+    assert encoder.embed(draw_images(2)).shape == (2, network.num_features)
+
+
+def test_names_are_checked():
+    assert "clip" in list_encoders()
+    with pytest.raises(SemmixError, match="did you mean 'clip'"):
+        load_encoder("clap:x")
+    with pytest.raises(SemmixError, match="kind:what"):
+        load_encoder("clip:")
