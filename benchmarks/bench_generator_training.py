@@ -9,6 +9,7 @@ import argparse
 import time
 
 import torch
+import torch._inductor.config
 from torch.utils.flop_counter import FlopCounterMode
 
 from semmix._device import describe_environment, pick_device
@@ -94,8 +95,12 @@ def main() -> None:
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[256, 512])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--max-autotune", action="store_true", help="let the compiler search longer"
+    )
     args = parser.parse_args()
     device = pick_device(args.device)
+    torch._inductor.config.max_autotune = args.max_autotune
     print({key: describe_environment()[key] for key in ("torch", "gpu", "cpu_threads")})
     for name in args.networks:
         for batch_size in args.batch_sizes:

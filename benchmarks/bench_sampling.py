@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch._inductor.config
 
 from semmix._artifact import begin_artifact
 from semmix._device import describe_environment, pick_device
@@ -135,15 +136,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=["edm-vp", "compact32"])
     parser.add_argument("--generator", help="a generator's folder or zoo:NAME instead of presets")
-    parser.add_argument("--sets", type=int, default=2880)
+    parser.add_argument("--sets", type=int, default=2048)
     parser.add_argument("--reference-sets", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=2880)
+    parser.add_argument("--batch-size", type=int, default=2048)
+    parser.add_argument("--cudnn-benchmark", action="store_true", help="may change bytes")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--make", help="only make one batch of the fast store here")
     parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--max-autotune", action="store_true", help="let the compiler search longer"
+    )
     args = parser.parse_args()
     pick_device(args.device)
+    torch._inductor.config.max_autotune = args.max_autotune
+    torch.backends.cudnn.benchmark = args.cudnn_benchmark
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if args.make:

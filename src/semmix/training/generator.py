@@ -10,9 +10,11 @@ References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1 
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import math
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -207,8 +209,9 @@ def train_generator(
         losses = held_out_losses(averaged, held_out, num_classes)
         best = losses.index(min(losses)) if losses else 0
         _write_samples(out / "samples-100.png", averaged[best], shape, num_classes)
-        dtype = getattr(torch, config.weights_dtype)
-        state = {name: t.to("cpu", dtype) for name, t in averaged[best].state_dict().items()}
+        state = averaged[best].state_dict()
+        for name in weights:  # buffers (noise frequencies) stay exact
+            state[name] = state[name].to(getattr(torch, config.weights_dtype))
         save_generator(
             artifact, network_config, state, trained_on,
             num_images=num_steps * config.batch_size, ema_length=config.ema_lengths[best],
@@ -411,8 +414,11 @@ def _join(device: torch.device, batch_size: int) -> tuple[int, int]:
     if batch_size % world_size:
         fix = f"use a multiple of {world_size}"
         raise SemmixError("the batch cannot be shared equally", batch_size, fix)
+    if device.type == "cuda" and (world_size > 1 or device.index is not None):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", device.index or 0)))
     if world_size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
     return rank, world_size
 
 
