@@ -46,7 +46,7 @@ def annotate_mixsets(
         check_scale(scale)
     inputs = {
         "mixsets": store.digest,
-        "encoder": {"name": encoder.name, "digest": encoder.digest},
+        "encoder": {"kind": encoder.name.partition(":")[0], "digest": encoder.digest},
         "train": train.digest,
         "val": val.digest,
         "scale": scale,

@@ -77,14 +77,17 @@ def fit(config: FitConfig) -> Path:
     )
     store = _mix(config, data)
 
-    # The baseline's first network reads the mixed images back: it knows the training split alone.
-    train_seeds(config, data, "ce", None)
-    notes = _annotate(config, data, store)
+    # A plain network reads the mixed images back: like the generator, it knows the training split
+    # alone. It is also the first run of cross-entropy.
+    encoder = train_run(config, data, "ce", 0, None)
+    notes = _annotate(config, data, store, encoder)
     source = load_mixed(store.folder, notes.artifact.folder)
-    for name in config.methods:
-        train_seeds(config, data, name, source)
+    runs = [
+        train_run(config, data, name, seed, source)
+        for name in config.methods
+        for seed in range(config.seeds)
+    ]
 
-    runs = [run_folder(out, name, seed) for name in config.methods for seed in range(config.seeds)]
     gallery = open_gallery(store.folder, notes.artifact.folder)
     report = write_report(
         runs,
@@ -99,24 +102,12 @@ def fit(config: FitConfig) -> Path:
     return report
 
 
-def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Where the run of a method and seed lies."""
-    return out / "runs" / f"{method}-{seed}"
-
-
-def train_seeds(
-    config: FitConfig, data: Dataset, method: str, source: MixedSource | None
-) -> list[Path]:
-    """Train one method with every seed; return the run folders."""
-    return [
-        train_classifier(
-            data,
-            replace(config.train, method=method, seed=seed),
-            run_folder(config.out, method, seed),
-            source,
-        )
-        for seed in range(config.seeds)
-    ]
+def train_run(
+    config: FitConfig, data: Dataset, method: str, seed: int, source: MixedSource | None
+) -> Path:
+    """Train one method with one seed; return the run's folder."""
+    settings = replace(config.train, method=method, seed=seed)
+    return train_classifier(data, settings, config.out / "runs" / f"{method}-{seed}", source)
 
 
 def _mix(config: FitConfig, data: Dataset) -> MixSets:
@@ -129,8 +120,7 @@ def _mix(config: FitConfig, data: Dataset) -> MixSets:
     return make_mixsets(generator, plan, config.sampler, config.out / "mixsets")
 
 
-def _annotate(config: FitConfig, data: Dataset, store: MixSets) -> Annotation:
-    run = run_folder(config.out, "ce", 0)
+def _annotate(config: FitConfig, data: Dataset, store: MixSets, run: Path) -> Annotation:
     encoder = load_encoder(f"classifier:{run}", pick_device(config.train.device))
     out = config.out / "annotation"
     return annotate_mixsets(store, encoder, data.train, data.val, out, config.scale)

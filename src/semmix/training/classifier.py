@@ -244,7 +244,8 @@ def train_classifier(
         network.load_state_dict({k: v for k, v in best.items() if k != "accuracy"})
     save_classifier(network, config.classifier, data.image_shape, out)
     _write_predictions(network, data, device, out)
-    run.finish(leak=bool(source and mixed and source.trained_on != data.train.digest))
+    leak = bool(source and mixed and source.trained_on != data.train.digest)
+    run.finish(leak=leak, class_names=list(data.class_names))
     (out / "checkpoint.safetensors").unlink(missing_ok=True)
     return out
 

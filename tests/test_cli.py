@@ -1,0 +1,90 @@
+"""The command line: help, mistakes, and each stage as its own command."""
+
+import pytest
+
+from semmix.cli import COMMANDS, main
+
+
+def run(capsys, *words: object) -> tuple[int, str, str]:
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_overview_lists_every_command(capsys):
+    status, out, _ = run(capsys)
+    assert status == 0
+    assert all(name in out for name in COMMANDS)
+    _, group, _ = run(capsys, "data")
+    assert "data import" in group
+    assert "annotate" not in group
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(capsys, name):
+    with pytest.raises(SystemExit) as stop:
+        main([*name.split(), "--help"])
+    assert stop.value.code == 0
+    assert f"semmix {name}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("semmix 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["trian", "digits"], "did you mean 'train'"),
+        (["data", "impart"], "did you mean 'data import'"),
+        (["train", "digit"], "did you mean 'digits'"),
+        (["train", "digits", "--method", "ruse", "--epochs", "1"], "unknown method"),
+        (["fit", "digits", "--methods", "ce", "cms"], "did you mean 'csm'"),
+        (["mix", "nowhere"], "no generator here"),
+        (["mix", "zoo:cifar11"], "unknown zoo generator"),
+        (["verify", "nowhere"], "no mixsets here"),
+        (["annotate", "digits", "--encoder", "classifer:x"], "did you mean 'classifier'"),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_do(capsys, tmp_path, monkeypatch, words, answer):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(capsys, *words)
+    assert status == 1
+    assert answer in err
+
+
+def test_unwritable_folder_is_explained(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    words = ["train", "digits", "--method", "ce", "--out", tmp_path / "file" / "run"]
+    status, _, err = run(capsys, *words)
+    assert status == 1
+    assert "choose a writable folder" in err
+
+
+def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
+    """The path by hand: generator, sample, mix, verify, train, annotate, export, train, report."""
+    monkeypatch.chdir(tmp_path)
+    small = ["digits", "--train-size", "100"]
+    train = [*small, "--classifier", "small", "--epochs", "2", "--batch-size", "50", "--pad", "0"]
+    steps = [
+        ["generator", "train", *small, "--num-images", "640", "--batch-size", "64",
+         "--network", "digits"],
+        ["generator", "sample", "generator", "--per-class", "2", "--num-steps", "3"],
+        ["mix", "generator", "--sets", "45", "--num-steps", "3", "--batch-size", "120"],
+        ["verify", "mixsets"],
+        ["train", *train, "--method", "ce", "--out", "ce"],
+        ["annotate", *small, "--encoder", "classifier:ce"],
+        ["export", "--out", "png"],
+        ["train", *train, "--method", "csm", "--mixsets", "mixsets",
+         "--annotation", "annotation", "--out", "csm"],
+        ["report", "ce", "csm", "--mixsets", "mixsets", "--annotation", "annotation"],
+        ["evaluate", "csm"],
+    ]  # fmt: skip
+    for words in steps:
+        status, out, err = run(capsys, *words)
+        assert status == 0, (words, out, err)
+    assert (tmp_path / "samples.png").exists()
+    assert (tmp_path / "report.html").exists()
+    assert len(list((tmp_path / "png" / "images").iterdir())) == 45 * 8
