@@ -84,6 +84,7 @@ def test_grey_images_are_repeated():
     ("options", "complaint"),
     [
         ({"size": 8, "resample": "nearest"}, "unknown resampling"),
+        ({"size": 0}, "need a size"),
         ({"size": 8, "crop": (9, 8)}, "crop is larger"),
         ({"size": 8, "std": (1.0, 0.0, 1.0)}, "three channels"),
         ({"size": 8, "mean": (0.5,)}, "three channels"),

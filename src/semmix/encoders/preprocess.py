@@ -89,6 +89,8 @@ class Preprocess:
             seen = f"mean {self.mean}, std {self.std}"
             raise SemmixError("normalisation needs three channels", seen, "give three numbers each")
         height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        if min(height, width) < 1:
+            raise SemmixError("images need a size", self.size, "at least 1 pixel")
         if self.crop and (self.crop[0] > height or self.crop[1] > width):
             seen = f"size {self.size}, crop {self.crop}"
             raise SemmixError("the crop is larger than the image", seen, "crop no more than size")
