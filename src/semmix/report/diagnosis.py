@@ -33,7 +33,7 @@ def write_diagnosis(notes: Annotation, out: Path, class_names: Sequence[str]) ->
     return write_page(
         "diagnosis.html",
         Path(out) / "diagnosis.html",
-        title=f"Annotation by {found['encoder']['name']}",
+        title=f"Annotation by {found['encoder']['kind']}",
         headline=headline(found),
         found=found,
         class_names=class_names,
