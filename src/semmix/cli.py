@@ -49,6 +49,14 @@ COMMANDS = {
         "Draw a grid of class samples from a generator.",
         "semmix.commands", "GeneratorSample", "sample_command",
     ),
+    "generator convert": Command(
+        "Turn an official EDM or EDM2 .pkl into a generator folder, without running it.",
+        "semmix.commands", "GeneratorConvert", "convert_command",
+    ),
+    "generator score": Command(
+        "Measure how good a generator's images are.",
+        "semmix.quality", "GeneratorScore", "score_command",
+    ),
     "mix": Command(
         "Draw mixed sets that slide from class to class.",
         "semmix.commands", "Mix", "mix_command",

@@ -15,6 +15,7 @@ from semmix.datasets.config import DatasetConfig
 from semmix.encoders import load_encoder
 from semmix.export import export_folder, export_parquet
 from semmix.generators import load_generator
+from semmix.generators.official import convert_checkpoint
 from semmix.labels import lambda_grid
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
@@ -79,6 +80,22 @@ def sample_command(command: GeneratorSample) -> None:
     images = sample_classes(generator, command.per_class, command.sampler, command.seed)
     write_grid(command.out, images)
     say(f"wrote {command.out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConvert:
+    """Read an official checkpoint safely."""
+
+    checkpoint: Positional[Path]
+    """An EDM or EDM2 network file (.pkl)."""
+    out: Path = Path("generator")
+    """Folder of the generator."""
+
+
+def convert_command(command: GeneratorConvert) -> None:
+    """Write the checkpoint's network as a generator folder."""
+    convert_checkpoint(command.checkpoint, command.out)
+    say(f"generator in {command.out}; mind its licence (NOTICE)")
 
 
 @dataclass(frozen=True, kw_only=True)
