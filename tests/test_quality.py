@@ -174,6 +174,8 @@ def test_copies_are_found():
     assert honest.samples == pytest.approx(honest.held_out, rel=0.1)
     assert 0.3 <= caught.near < 0.33
     assert measure_copying(train, held_out, train).samples == 0
+    twice = torch.cat([train[:100], held_out])  # held-out images that are training images, too
+    assert measure_copying(train, twice, train).near == 1
 
 
 @pytest.fixture(scope="module")

@@ -161,7 +161,7 @@ class Copying:
     held_out: float
     """The same for real images that were not trained on."""
     near: float
-    """Share of samples nearer than the nearest 1 % of held-out images; copies make it large."""
+    """Share of samples as near as the nearest 1 % of held-out images; copies make it large."""
 
 
 def measure_copying(samples: Tensor, held_out: Tensor, train: Tensor) -> Copying:
@@ -169,7 +169,7 @@ def measure_copying(samples: Tensor, held_out: Tensor, train: Tensor) -> Copying
     of_samples, of_held_out = (
         nearest_neighbours(_spread(x, NEIGHBOUR_QUERIES), train)[0] for x in (samples, held_out)
     )
-    near = (of_samples < of_held_out.quantile(NEAR)).double().mean()
+    near = (of_samples <= of_held_out.quantile(NEAR)).double().mean()
     return Copying(float(of_samples.median()), float(of_held_out.median()), float(near))
 
 
@@ -241,8 +241,8 @@ class Score:
 def _copying_line(space: str, copying: Copying, given: str) -> str:
     return (
         f"distance to the nearest training image in {space}: samples {copying.samples:.4g}, "
-        f"held-out images {copying.held_out:.4g}; {copying.near:.1%} of samples are nearer than "
-        f"{NEAR:.0%} of held-out images ({given})"
+        f"held-out images {copying.held_out:.4g}; {copying.near:.1%} of samples are as near "
+        f"as the nearest {NEAR:.0%} of held-out images ({given})"
     )
 
 
