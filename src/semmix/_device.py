@@ -4,11 +4,13 @@ import os
 import platform
 import sys
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from semmix._errors import SemmixError
+
+N = TypeVar("N", bound=torch.nn.Module)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -22,6 +24,12 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SemmixError("no CUDA device here", repr(name), "use --device cpu or auto")
     return device
+
+
+def to_device(network: N, device: torch.device) -> N:
+    """Return the network on `device`, its weights laid out as the device likes them."""
+    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+    return network.to(device=device, memory_format=layout)  # pyright: ignore[reportCallIssue]
 
 
 def rank_and_world() -> tuple[int, int]:

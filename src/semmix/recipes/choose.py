@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from semmix.recipes.digits import digits
 from semmix.recipes.fit import FitConfig, fit
+from semmix.recipes.images import images
 
 __all__ = ["FitConfig", "fit", "recipe_for"]
 
-RECIPES: dict[str, Callable[[], FitConfig]] = {"digits": digits}
-
 
 def recipe_for(arguments: Sequence[str]) -> FitConfig:
-    """Return the recipe of the data set named in the arguments; the demo's for any other."""
-    named = [word for word in arguments if word in RECIPES]
-    return RECIPES[named[0]]() if named else digits()
+    """Return the recipe of the data set that the arguments begin with; the demo's without one.
+
+    >>> recipe_for(["digits", "--seeds", "2"]).train.classifier
+    'small'
+    >>> recipe_for(["cifar10"]).train.classifier
+    'resnet18'
+    """
+    named = next(iter(arguments), "digits")
+    return digits() if named == "digits" or named.startswith("-") else images(named)

@@ -19,7 +19,7 @@ from torch import Tensor
 from tyro.conf import arg
 
 from semmix._artifact import begin_artifact
-from semmix._device import describe_environment, pick_device
+from semmix._device import describe_environment, pick_device, to_device
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import write_json, write_tensors
 from semmix._progress import progress
@@ -148,8 +148,7 @@ def train_classifier(
     val_images, val_labels = data.val.images.to(device), data.val.labels.to(device)
 
     torch.manual_seed(fold_seed("weights", config.seed))
-    network = build_network(config.classifier, data).to(device)
-    network.to(memory_format=torch.channels_last)
+    network = to_device(build_network(config.classifier, data), device)
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=config.lr,
