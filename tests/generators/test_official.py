@@ -390,7 +390,7 @@ def test_modules_nested_without_end_are_refused(write):
 
 
 def test_deeply_nested_data_is_refused_or_read(write):
-    deep = b")" + b"\x85" * 200_000  # a tuple in a tuple in a tuple ...
+    deep = b")" + b"\x85" * 50_000  # a tuple in a tuple in a tuple ...
     refused(write(b"\x80\x04}" + deep + b"Ns."), "unknown way")  # as a key: hashing would overflow
     refused(write(b"\x80\x04\x8f(" + deep + b"\x90."), "names and numbers")
     refused(write(b"\x80\x04" + deep + b"."), "tuple where a dictionary")

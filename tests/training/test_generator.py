@@ -14,7 +14,8 @@ import torch
 
 from semmix._errors import SemmixError
 from semmix.generators import load_generator
-from semmix.generators.edm import EDMConfig
+from semmix.generators.edm import EDMConfig, EDMDenoiser
+from semmix.generators.folder import to_device
 from semmix.training import generator as loop
 from semmix.training.ema import PowerEMA, gamma_of_length
 from semmix.training.generator import GeneratorConfig, train_generator
@@ -226,6 +227,43 @@ def test_batch_is_drawn_from_the_default_generator_alone():
     assert torch.equal(clean[shown, 0, 0, 0] > 0, weights[shown, 0] > 0)
     assert float(sigma.log().mean()) == pytest.approx(-1.2, abs=0.15)
     assert float(sigma.log().std()) == pytest.approx(1.2, abs=0.15)
+
+
+def step_on(device, config):
+    """A network with the step that leaves its gradients, and a function that returns them."""
+    torch.manual_seed(0)
+    network = to_device(EDMDenoiser(NETWORK), device).train()
+    images, labels = toy_data()
+    classes = torch.eye(2)[labels].to(device)
+    step = loop.gradient_step(network, images.to(device), classes, config)
+
+    def gradients(seed):
+        torch.manual_seed(seed)
+        loss = step()
+        return loss.item(), torch.cat([p.grad.flatten().cpu() for p in network.parameters()])
+
+    return step, gradients
+
+
+def test_step_replaces_gradients_and_follows_the_seed():
+    _, gradients = step_on(torch.device("cpu"), CONFIG)
+    loss, first = gradients(1)
+    assert gradients(2)[0] != loss
+    assert gradients(1)[0] == loss
+    assert torch.equal(gradients(1)[1], first)  # written, not added up
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_step_equals_the_plain_one_on_a_gpu():
+    step, gradients = step_on(torch.device("cuda"), CONFIG)
+    captured = [gradients(seed) for seed in (1, 2, 1)]
+    assert step.graph is not None
+    step.graph, step.captures = None, False
+    plain = [gradients(seed) for seed in (1, 2)]
+    assert captured[0][0] == captured[2][0] != captured[1][0]
+    for (loss, grads), (plain_loss, plain_grads) in zip(captured, plain, strict=False):
+        assert loss == pytest.approx(plain_loss, rel=1e-3)
+        assert (grads - plain_grads).norm() < 0.02 * plain_grads.norm()
 
 
 def test_average_has_the_power_profile():
