@@ -12,10 +12,9 @@ import torch
 import torch._inductor.config
 from torch.utils.flop_counter import FlopCounterMode
 
-from semmix._device import describe_environment, pick_device
+from semmix._device import describe_environment, pick_device, to_device
 from semmix._random import fold_seed
 from semmix.generators.edm import PRESETS, EDMConfig, EDMDenoiser, network_preset
-from semmix.generators.folder import to_device
 from semmix.training.ema import PowerEMA
 from semmix.training.generator import GeneratorConfig, gradient_step
 

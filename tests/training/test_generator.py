@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from semmix._device import to_device
 from semmix._errors import SemmixError
 from semmix.generators import load_generator
 from semmix.generators.edm import EDMConfig, EDMDenoiser
-from semmix.generators.folder import to_device
 from semmix.training import generator as loop
 from semmix.training.ema import PowerEMA, gamma_of_length
 from semmix.training.generator import GeneratorConfig, train_generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from semmix._artifact import Artifact, open_artifact
+from semmix._device import to_device
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import digest, digest_tensors, write_tensors
 from semmix.generators.edm import EDMConfig, EDMDenoiser
@@ -19,19 +20,12 @@ from semmix.generators.edm2 import EDM2Config, EDM2Denoiser
 
 MANIFEST = "generator.json"
 WEIGHTS = "weights.safetensors"
-D = TypeVar("D", bound=nn.Module)
 CONFIGS = {"SongUNet": EDMConfig, "DhariwalUNet": EDMConfig, "EDM2UNet": EDM2Config}
 
 
 def build_denoiser(config: EDMConfig | EDM2Config) -> EDMDenoiser | EDM2Denoiser:
     """Return the freshly initialised denoiser D of `config`."""
     return EDM2Denoiser(config) if isinstance(config, EDM2Config) else EDMDenoiser(config)
-
-
-def to_device(network: D, device: torch.device) -> D:
-    """Return the network on `device`, its weights laid out as the device likes them."""
-    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-    return network.to(device=device, memory_format=layout)  # pyright: ignore[reportCallIssue]
 
 
 @dataclass

@@ -26,13 +26,13 @@ from torch import distributed as dist
 from tyro.conf import arg
 
 from semmix._artifact import begin_artifact
-from semmix._device import pick_device, rank_and_world
+from semmix._device import pick_device, rank_and_world, to_device
 from semmix._errors import SemmixError
 from semmix._files import digest_tensors, read_json, write_json
 from semmix._progress import progress
 from semmix._random import fold_seed
 from semmix.generators.edm import EDMConfig, EDMDenoiser, network_preset
-from semmix.generators.folder import MANIFEST, NetworkGenerator, save_generator, to_device
+from semmix.generators.folder import MANIFEST, NetworkGenerator, save_generator
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig
 from semmix.training.checkpoint import (
