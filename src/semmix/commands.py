@@ -19,7 +19,7 @@ from semmix.generators.official import convert_checkpoint
 from semmix.labels import lambda_grid
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
-from semmix.report.diagnosis import write_diagnosis
+from semmix.report.diagnosis import judge_images, write_diagnosis
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig, make_mixsets
 from semmix.training.classifier import TrainConfig, train_classifier
@@ -172,6 +172,8 @@ class Annotate:
     """The scale s; chosen on the validation split by default."""
     report: bool = False
     """Say how good the labels are: diagnosis.json and diagnosis.html beside the annotation."""
+    judge: Path | None = None
+    """With --report: a trained run, other than the encoder, to compare the labels with."""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -179,11 +181,13 @@ class Annotate:
 def annotate_command(command: Annotate) -> None:
     """Annotate the shards that are not yet."""
     data = command.data.load()
-    encoder = load_encoder(command.encoder, pick_device(command.device))
+    device = pick_device(command.device)
+    encoder = load_encoder(command.encoder, device)
     store = MixSets.open(command.mixsets)
     notes = annotate_mixsets(store, encoder, data.train, data.val, command.out, command.scale)
     if command.report and rank_and_world()[0] == 0:
-        say(f"diagnosis in {write_diagnosis(notes, command.out, data.class_names)}")
+        judge = judge_images(store, command.judge, device) if command.judge else None
+        say(f"diagnosis in {write_diagnosis(notes, command.out, data.class_names, judge)}")
     say(f"annotation in {command.out}, scale {notes.scale:.2f}; next: semmix train")
 
 

@@ -6,18 +6,19 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from semmix import MixPlan, MixSets, SemmixError
-from semmix.annotate import annotate_mixsets
+from semmix import MixPlan, MixSets, SemmixError, classifier
+from semmix.annotate import LABEL_SCHEMES, annotate_mixsets
+from semmix.classifiers.saved import save_classifier
 from semmix.datasets import Split
 from semmix.plan import all_pairs
-from semmix.report.diagnosis import curve_chart, headline, write_diagnosis
+from semmix.report.diagnosis import curve_chart, headline, judge_images, write_diagnosis
 from semmix.training.mixed import load_mixed
 
 NAMES = ("cat", "<b>dog</b>", "ship & sea", "truck")
 
 
 class PixelEncoder:
-    name, dim, digest = "pixels", 48, "pixels"
+    name, dim, digest = "pixels", 192, "pixels"
 
     def embed(self, images):
         return images.flatten(1).float()
@@ -29,15 +30,15 @@ def make_notes(folder, members=8):
     colours = torch.randint(40, 216, (4, 3, 1, 1), generator=draw)
     lams = tuple(k / (members - 1) for k in range(members))
     plan = MixPlan(num_classes=4, num_sets=24, pairs=all_pairs(4), lams=lams)
-    store = MixSets.create(folder / "mix", plan, (3, 4, 4), {"digest": "g", "trained_on": None}, {})
+    store = MixSets.create(folder / "mix", plan, (3, 8, 8), {"digest": "g", "trained_on": None}, {})
     sets = []
     for n in range(24):
         i, j = (0, 3) if n % 8 == 7 else store.pair(n)
         clean = torch.stack([colours[i] * lam + colours[j] * (1 - lam) for lam in lams])
-        sets.append(clean + 6 * torch.randn(members, 3, 4, 4, generator=draw))
+        sets.append(clean + 6 * torch.randn(members, 3, 8, 8, generator=draw))
     store.write_shard(0, torch.stack(sets).round().clamp(0, 255).to(torch.uint8))
     labels = torch.arange(40) % 4
-    real = colours[labels] + 25 * torch.randn(40, 3, 4, 4, generator=draw)
+    real = colours[labels] + 25 * torch.randn(40, 3, 8, 8, generator=draw)
     split = Split(real.round().clamp(0, 255).to(torch.uint8), labels)
     return annotate_mixsets(store, PixelEncoder(), split, split, folder / "notes")
 
@@ -124,6 +125,28 @@ def test_training_can_use_every_scheme(notes, labels):
     source = load_mixed(notes.store.folder, notes.artifact.folder, labels, scale=3.0)
     assert torch.equal(source.images.soft_labels, notes.soft_labels(labels, 3.0))
     assert source.inputs["scale"] == 3.0
+
+
+def test_a_judge_is_compared_with_every_scheme(notes, tmp_path):
+    labels = notes.soft_labels("third_class")
+    write_diagnosis(notes, tmp_path, NAMES, judge=labels)
+    found = json.loads((tmp_path / "diagnosis.json").read_text())["agreement"]
+    assert list(found) == list(LABEL_SCHEMES)
+    assert found["third_class"]["total_variation"] == pytest.approx(0, abs=1e-6)
+    requested = notes.soft_labels("requested")
+    expected = (labels - requested).abs().sum(-1).mean() / 2
+    assert found["requested"]["total_variation"] == pytest.approx(expected.item(), rel=1e-4)
+    assert "encoder_softmax</th>" in (tmp_path / "diagnosis.html").read_text()
+
+
+def test_a_trained_run_can_judge(notes, tmp_path):
+    torch.manual_seed(0)
+    network = classifier("small", num_classes=4, in_channels=3, image_size=8).eval()
+    save_classifier(network, "small", (3, 8, 8), tmp_path)
+    probs = judge_images(notes.store, tmp_path, torch.device("cpu"))
+    assert probs.shape == (24, 8, 4)
+    expected = network(notes.store.read_set(5)).softmax(-1)
+    assert torch.allclose(probs[5], expected, atol=1e-5)
 
 
 def test_page_opens_without_complaints(notes, tmp_path, browser):

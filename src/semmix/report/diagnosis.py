@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from markupsafe import Markup
+from torch import Tensor
 
 from semmix._files import write_json
-from semmix.annotate import Annotation, diagnose
+from semmix.annotate import LABEL_SCHEMES, Annotation, diagnose
+from semmix.calibration.agreement import human_agreement
+from semmix.classifiers.saved import load_classifier
+from semmix.mixsets import MixSets
 from semmix.report.gallery import Gallery, lambda_chart, sprites
 from semmix.report.page import write_page
 from semmix.report.svg import Frame, round_ticks, series_style, spread
@@ -24,9 +29,15 @@ MAX_PAIRS = 500
 """Pairs in the table: CIFAR-100 has 4,950."""
 
 
-def write_diagnosis(notes: Annotation, out: Path, class_names: Sequence[str]) -> Path:
-    """Write diagnosis.json and diagnosis.html into folder `out`; return the page's path."""
-    found = diagnose(notes)
+def write_diagnosis(
+    notes: Annotation, out: Path, class_names: Sequence[str], judge: Tensor | None = None
+) -> Path:
+    """Write diagnosis.json and diagnosis.html into folder `out`; return the page's path.
+
+    Args:
+        judge: Probabilities [S, L, K] that a classifier which never saw the sets gives the images.
+    """
+    found = {**diagnose(notes), "agreement": {} if judge is None else agreement(notes, judge)}
     write_json(Path(out) / "diagnosis.json", {**found, "class_names": list(class_names)})
     num_sets = notes.store.num_sets
     pairs = sorted(found["pairs"], key=lambda row: -row["odd"])
@@ -45,6 +56,23 @@ def write_diagnosis(notes: Annotation, out: Path, class_names: Sequence[str]) ->
         sheet=_strips(notes, spread(num_sets, NUM_SHOWN), class_names),
         odd_sheet=_strips(notes, found["odd_sets"][:NUM_ODD_SHOWN], class_names),
     )
+
+
+def agreement(notes: Annotation, judge: Tensor) -> dict[str, dict[str, float]]:
+    """Return how well a judge's probabilities [S, L, K] agree with the labels of every scheme."""
+    probs = judge.flatten(0, 1)
+    labels = {scheme: notes.soft_labels(scheme).flatten(0, 1) for scheme in LABEL_SCHEMES}
+    return {scheme: human_agreement(probs, of_scheme) for scheme, of_scheme in labels.items()}
+
+
+@torch.inference_mode()
+def judge_images(store: MixSets, run: str | Path, device: torch.device) -> Tensor:
+    """Return the probabilities a trained classifier gives every image, float32 [S, L, K]."""
+    network, _ = load_classifier(run)
+    network = network.to(device)
+    images = store.read_all()
+    logits = [network(batch.to(device)).cpu() for batch in images.flatten(0, 1).split(1024)]
+    return torch.cat(logits).float().softmax(-1).unflatten(0, images.shape[:2])
 
 
 def headline(found: dict[str, Any]) -> str:
