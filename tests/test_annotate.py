@@ -411,6 +411,8 @@ def test_diagnosis_of_sets_made_to_order(tmp_path):
     smooth, jump, fall = [0.0, 0.5, 1.0], [0.0, 0.9, 1.0], [0.0, 1.0, 0.8]
     foreign, swapped = [0.0, 1.6, 1.7], [0.7, 0.8, 1.0]
     found = diagnose(make_notes(tmp_path, [smooth, jump, fall, foreign, swapped]))
+    flat = diagnose(make_notes(tmp_path / "flat", [[0.2, 0.21, 0.22]]))
+    assert flat["monotone_share"] == 0
     assert found["monotone_share"] == pytest.approx(4 / 5)  # fall
     assert found["abrupt_share"] == pytest.approx(4 / 5)  # all but smooth
     assert found["third_class_share"] == pytest.approx(1 / 5)  # foreign

@@ -12,7 +12,7 @@ from semmix.annotate.annotation import Annotation
 from semmix.annotate.scale import SCALES
 
 STILL_MONOTONE = 0.05
-"""A set counts as monotone while no step of lambda_E falls by more than this."""
+"""A set is monotone when lambda_E falls by no more than this in any step, and rises more in all."""
 ABRUPT = 0.5
 """A set is abrupt when one step covers more than this share of its whole range of lambda_E."""
 
@@ -52,7 +52,7 @@ def _flags(notes: Annotation) -> dict[str, Tensor]:
     looks_right = nearest[:, [-1, 0]] == pairs  # [S, 2]
     spread = lambda_e.amax(1) - lambda_e.amin(1)
     return {
-        "monotone": (steps >= -STILL_MONOTONE).all(1),
+        "monotone": (steps >= -STILL_MONOTONE).all(1) & (steps.sum(1) > STILL_MONOTONE),
         "abrupt": steps.abs().amax(1) > ABRUPT * spread,
         "odd": ~looks_right.all(1),
         "swapped": (lambda_e[:, -1] < 0.5) | (lambda_e[:, 0] > 0.5),

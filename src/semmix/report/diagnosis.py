@@ -13,7 +13,7 @@ from torch import Tensor
 
 from semmix._files import write_json
 from semmix.annotate import LABEL_SCHEMES, Annotation, diagnose
-from semmix.calibration.agreement import human_agreement
+from semmix.calibration import kl_divergence, nll, total_variation
 from semmix.classifiers.saved import load_classifier
 from semmix.mixsets import MixSets
 from semmix.report.gallery import Gallery, lambda_chart, sprites
@@ -21,6 +21,11 @@ from semmix.report.page import write_page
 from semmix.report.svg import Frame, round_ticks, series_style, spread
 from semmix.report.tables import percent
 
+MEASURES = {
+    "total_variation": total_variation,
+    "cross_entropy": nll,
+    "kl_divergence": kl_divergence,
+}
 NUM_SHOWN = 10
 """Sets on the contact sheet."""
 NUM_ODD_SHOWN = 5
@@ -62,7 +67,10 @@ def agreement(notes: Annotation, judge: Tensor) -> dict[str, dict[str, float]]:
     """Return how well a judge's probabilities [S, L, K] agree with the labels of every scheme."""
     probs = judge.flatten(0, 1)
     labels = {scheme: notes.soft_labels(scheme).flatten(0, 1) for scheme in LABEL_SCHEMES}
-    return {scheme: human_agreement(probs, of_scheme) for scheme, of_scheme in labels.items()}
+    return {
+        scheme: {name: measure(probs, of_scheme) for name, measure in MEASURES.items()}
+        for scheme, of_scheme in labels.items()
+    }
 
 
 @torch.inference_mode()
