@@ -29,7 +29,7 @@ def smooth_calibration_error(confidence: Array, gaps: Array) -> float:
         return error(narrowest)
     # smECE_sigma falls as sigma grows and never exceeds 1, so there is exactly one crossing.
     crossing = root_scalar(lambda sigma: error(sigma) - sigma, bracket=(narrowest, 2.0), xtol=1e-9)
-    return float(crossing.root)
+    return min(float(crossing.root), 1.0)
 
 
 def _on_grid(confidence: Array, gaps: Array) -> Array:

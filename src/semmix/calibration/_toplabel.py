@@ -130,7 +130,7 @@ class TopLabel:
         return float(np.abs(np.diff(at_ends)).sum() / mass[-1])
 
     def ece_of_chance(self, bins: int = 15) -> float:
-        variances = self.weights**2 * self.confidence * (1 - self.confidence)
+        variances = self.weights * self.confidence * (1 - self.confidence)
         deviations = np.sqrt(np.bincount(bin_index(self.confidence, bins), variances, bins))
         return float(np.sqrt(2 / np.pi) * deviations.sum() / self.weights.sum())
 

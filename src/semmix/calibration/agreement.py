@@ -34,7 +34,8 @@ def entropy_correlation(probs: Any, human: Any) -> float:
     NaN when either entropy is constant.
     """
     probs, human = _pair(probs, human)
-    model, people = (_ranks(entropies(rows)) for rows in (probs, human))
+    # Rounded, so that the same votes for other classes tie as they should.
+    model, people = (_ranks(entropies(rows).round(12)) for rows in (probs, human))
     spread = model.std() * people.std()
     if spread == 0:
         return float("nan")

@@ -49,9 +49,9 @@ def interval(
 ) -> Interval:
     """Return the bootstrap interval of any `metric(probs, labels)`, resampling samples.
 
-    The interval is pivotal: what resampling adds to the measured value is taken off it. ECE and its
-    kin grow when samples are resampled, and the plain percentile interval of a calibrated model
-    would lie wholly above the truth. It always contains the measured value.
+    It reaches as far to both sides of the measured value as resampled values do to the side they
+    favour. ECE and its kin grow when samples are resampled, as they did when they were sampled: the
+    plain percentile interval of a well calibrated model lies wholly above the truth.
 
     Metrics of this package are resampled through the few numbers they need of each sample, any
     other callable by indexing; `functools.partial` passes options such as `bins`.
@@ -90,7 +90,8 @@ def paired_difference(
     draws = bootstrap(num_samples, resamples, seed)
     values = np.array([measure_a(counts) - measure_b(counts) for counts in draws])
     strays = int((np.abs(values - value) >= abs(value)).sum())
-    return Difference(value, *pivotal(value, values, level), (strays + 1) / (resamples + 1))
+    width = reach(value, values, level)
+    return Difference(value, value - width, value + width, (strays + 1) / (resamples + 1))
 
 
 def mean_interval(values: Any, level: float = 0.95) -> MeanInterval:
@@ -156,22 +157,22 @@ def resampled(top: TopLabel, resamples: int, seed: int) -> Iterator[TopLabel]:
     """Yield bootstrap resamples of samples whose weights say how often each was seen."""
     random = np.random.default_rng(seed)
     total = top.weights.sum()
+    top.tie_sums(top.weights)  # sorts the samples once; all resamples share their order
     for _ in range(resamples):
         yield top.reweighted(random.multinomial(round(total), top.weights / total))
 
 
 def interval_from(value: float, values: Array, level: float, most: float = np.inf) -> Interval:
-    """Return the pivotal interval, widened to contain `value` and cut where no metric can be."""
-    low, high = pivotal(value, values, level)
+    """Return the interval of a metric from its resampled `values`, cut where it cannot be."""
+    width = reach(value, values, level)
     least = 0.0 if values.min() >= 0 else -np.inf
-    return Interval(max(min(low, value), least), min(max(high, value), most))
+    return Interval(max(value - width, least), min(value + width, most))
 
 
-def pivotal(value: float, values: Array, level: float) -> Interval:
-    """Return the interval around `value` that resampled `values` speak for."""
-    tail = (1 - level) / 2
-    low, high = np.quantile(values, [tail, 1 - tail])
-    return Interval(float(2 * value - high), float(2 * value - low))
+def reach(value: float, values: Array, level: float) -> float:
+    """Return how far resampled values stray from the measured one, on the side they stray more."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(max(high - value, value - low))
 
 
 _PER_SAMPLE = {metrics.nll: metrics.log_losses, metrics.brier: metrics.squared_errors}

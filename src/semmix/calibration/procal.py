@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from semmix._errors import unknown_name
 from semmix.calibration._bins import bin_edges, bin_index, check_bins
 from semmix.calibration._calibrator import Calibrator, State, softmax
 from semmix.calibration._inputs import Array, row_blocks
@@ -56,6 +57,8 @@ class BinMeanShiftCalibrator(Calibrator):
     """Equal-width confidence bins of the `histogram` curve."""
 
     def _learn(self, logits: Array, labels: Array, proximity: Array) -> State:
+        if self.curve not in ("isotonic", "histogram"):
+            raise unknown_name("curve", self.curve, ("isotonic", "histogram"))
         probs = softmax(logits)
         confidence, correct = probs.max(1), probs.argmax(1) == labels
         edges = quantile_edges(proximity, check_bins(self.proximity_bins))

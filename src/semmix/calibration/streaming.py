@@ -147,10 +147,21 @@ class CalibrationStream:
         }
         return {name: value for name, value in metrics.items() if value is not None}
 
+    def compress(self, cells: int) -> None:
+        """Replace the kept samples by two for each of `cells` narrow bins, right and wrong.
+
+        For data without end: memory stays constant, and what needs the kept samples is then exact
+        to the width of a cell.
+        """
+        self._kept = [self.top_label().compressed(cells)]
+
     def top_label(self) -> TopLabel:
         """Return the kept samples, in the order they came."""
-        columns = [(top.confidence, top.correct, top.weights) for top in self._kept]
-        return TopLabel(*map(np.concatenate, zip(*columns, strict=True)))
+        if len(self._kept) > 1:
+            names = ("confidence", "correct", "weights")
+            columns = ([getattr(top, name) for top in self._kept] for name in names)
+            self._kept = [TopLabel(*map(np.concatenate, columns))]
+        return self._kept[0]
 
     def _add(self, probs: Rows, labels: Array, weights: Array) -> None:
         top = top_label(probs, labels).reweighted(weights)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from semmix._errors import unknown_name
 from semmix.calibration._calibrator import Calibrator, State, softmax
 from semmix.calibration._inputs import Array
 from semmix.calibration._toplabel import TopLabel
@@ -32,8 +33,10 @@ class TemperatureScaler(Calibrator):
         return float(self._fitted().state_.get("temperature", 1.0))
 
     def _learn(self, logits: Array, labels: Array) -> State:
-        find = best_on_grid if self.search == "ece-grid" else least_nll
-        return {"temperature": np.array(find(logits, labels))}
+        searches = {"nll": least_nll, "ece-grid": best_on_grid}
+        if self.search not in searches:
+            raise unknown_name("search", self.search, searches)
+        return {"temperature": np.array(searches[self.search](logits, labels))}
 
     def _apply(self, state: State, logits: Array) -> Array:
         return softmax(logits / state["temperature"])
@@ -45,18 +48,19 @@ class TemperatureScaler(Calibrator):
 def least_nll(logits: Array, labels: Array) -> float:
     """Return the temperature in `BOUNDS` with the least NLL.
 
-    The NLL is convex in beta = 1/T: Newton steps, kept inside a shrinking bracket.
+    The NLL is convex in beta = 1/T: Newton steps, kept inside a shrinking bracket, until the next
+    would gain less than rounding does.
     """
     logits = logits - logits.max(1, keepdims=True)
     of_label = logits[np.arange(len(labels)), labels]
     low, high = 1 / BOUNDS[1], 1 / BOUNDS[0]
-    beta, step = 1.0, np.inf
-    while abs(step) > 1e-10 * beta and high - low > 1e-10 * beta:
+    beta, gain = 1.0, np.inf
+    while gain > 1e-16 and high - low > 1e-12 * beta:
         slope, curvature = _slope_and_curvature(logits, of_label, beta)
         low, high = (low, beta) if slope > 0 else (beta, high)
-        newton = beta - slope / max(curvature, np.finfo(float).tiny)
-        target = newton if low < newton < high else np.sqrt(low * high)
-        beta, step = target, target - beta
+        newton = beta - slope / curvature
+        beta = newton if low < newton < high else np.sqrt(low * high)
+        gain = slope**2 / curvature
     return 1 / beta
 
 
@@ -75,4 +79,5 @@ def _slope_and_curvature(logits: Array, of_label: Array, beta: float) -> tuple[f
     probs /= probs.sum(1, keepdims=True)
     mean = np.einsum("nk,nk->n", probs, logits)
     square = np.einsum("nk,nk,nk->n", probs, logits, logits)
-    return float((mean - of_label).mean()), float((square - mean**2).mean())
+    curvature = float((square - mean**2).mean())
+    return float((mean - of_label).mean()), max(curvature, float(np.finfo(np.float64).tiny))

@@ -71,14 +71,17 @@ AS_GIVEN = Fitted([softmax])
 def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
     """Return a random fold for each row, all of about the same size."""
     random = np.random.default_rng(fold_seed("folds", seed))
-    return random.permutation(np.arange(num_rows) % num_folds).astype(np.int8)
+    folds = np.resize(np.arange(num_folds, dtype=np.int8), num_rows)
+    random.shuffle(folds)
+    return folds
 
 
 def make_pool(samples: Samples, folds: Array | None, seed: int) -> Pool:
     """Return at most `FITTING_ROWS` random rows to fit on."""
     random = np.random.default_rng(fold_seed("pool", seed))
+    num_rows = min(len(samples), FITTING_ROWS)
     chosen = np.zeros(len(samples), bool)
-    chosen[random.permutation(len(samples))[:FITTING_ROWS]] = True
+    chosen[random.choice(len(samples), num_rows, replace=False, shuffle=False)] = True
     logits = [logits[chosen[where]] for where, logits, _ in samples.blocks()]
     return Pool(
         np.concatenate(logits), samples.labels[chosen], None if folds is None else folds[chosen]

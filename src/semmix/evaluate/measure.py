@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from semmix.calibration import CalibrationStream, TopLabel, interval_from, resampled
 from semmix.evaluate.calibrate import Fitted
-from semmix.evaluate.read import Array
+from semmix.evaluate.read import ROWS_PER_BLOCK, Array
 from semmix.evaluate.samples import Samples
 
+MOST_KEPT = 16 * ROWS_PER_BLOCK
+"""Samples kept one by one, about a million; beyond, a narrow cell stands for all samples in it."""
+
+CELLS_OF_MANY = 4096
+"""Such cells per bin: the adaptive ECE is then exact to 1e-5."""
+
 FINE_CELLS = 64
-"""Narrow cells per bin; when resampling, each stands for the samples in it."""
+"""Cells per bin when resampling."""
+
+BOOTSTRAPPED: dict[str, Callable[[TopLabel, int], float]] = {
+    "acc": lambda top, bins: top.accuracy(),
+    "ece": TopLabel.ece,
+    "aece": TopLabel.aece,
+    "oe": TopLabel.oe,
+    "ue": TopLabel.ue,
+    "mce": TopLabel.mce,
+}
+"""Metrics that get an interval: those the top label alone decides."""
 
 HISTOGRAM_BINS = 50
 CURVE_POINTS = 200
@@ -28,9 +45,10 @@ def measure(
         probs = fitted.apply(where, logits)
         stream.update(probs, labels)
         class_sums += _class_sums(probs, labels)
+        if where.stop % MOST_KEPT == 0:
+            stream.compress(bins * CELLS_OF_MANY)
     top = stream.top_label()
     few = top.compressed(bins * FINE_CELLS)
-    draws = list(resampled(few, resamples, seed))
     return {
         "metrics": {
             **stream.compute(),
@@ -38,9 +56,8 @@ def measure(
             "smooth_ece": top.smooth_ece(),
             "aurc": top.aurc(),
         },
-        "intervals": _intervals(few, draws, bins, level),
         "ece_of_chance": top.ece_of_chance(bins),
-        "reliability": _reliability(few, draws, bins, level),
+        **_resample(few, bins, level, list(resampled(few, resamples, seed))),
         "histogram": _histogram(few),
         "risk_coverage": _risk_coverage(top),
         "classes": _classes(class_sums),
@@ -52,33 +69,20 @@ def plain(values: Array) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
 
 
-def _intervals(
-    top: TopLabel, draws: list[TopLabel], bins: int, level: float
-) -> dict[str, list[float]]:
-    """Return the low and high end of each metric that depends on the top label alone."""
-    measures = {
-        "acc": TopLabel.accuracy,
-        **{name: _with_bins(name, bins) for name in ("ece", "aece", "oe", "ue", "mce")},
-    }
-    return {
-        name: list(interval_from(value(top), np.array([value(d) for d in draws]), level, most=1.0))
-        for name, value in measures.items()
-    }
-
-
-def _with_bins(name: str, bins: int):
-    return lambda top: getattr(top, name)(bins)
-
-
-def _reliability(
-    top: TopLabel, draws: list[TopLabel], bins: int, level: float
-) -> dict[str, list[float | None]]:
-    """Return the reliability diagram with an interval of each bin's accuracy."""
-    table = top.bin_sums(bins).reliability()._asdict()
+def _resample(top: TopLabel, bins: int, level: float, draws: list[TopLabel]) -> dict[str, Any]:
+    """Return the reliability diagram and intervals of metrics and of each bin's accuracy."""
+    values = np.array([[value(draw, bins) for value in BOOTSTRAPPED.values()] for draw in draws])
     accuracies = np.array([draw.bin_sums(bins).means()[1] for draw in draws])
+    table = top.bin_sums(bins).reliability()._asdict()
     for side, share in (("low", (1 - level) / 2), ("high", (1 + level) / 2)):
         table[f"accuracy_{side}"] = _quantile(accuracies, share)
-    return {name: plain(values) for name, values in table.items()}
+    return {
+        "reliability": {name: plain(column) for name, column in table.items()},
+        "intervals": {
+            name: list(interval_from(value(top, bins), values[:, column], level, most=1.0))
+            for column, (name, value) in enumerate(BOOTSTRAPPED.items())
+        },
+    }
 
 
 def _quantile(values: Array, share: float) -> Array:

@@ -1,0 +1,321 @@
+"""Post-hoc calibrators: better where they should be, never worse where they were fitted."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+from semmix import SemmixError, TemperatureScaler
+from semmix import calibration as cal
+from semmix.calibration.temperature import GRID
+
+PROXIMITY_BASED = (
+    cal.DensityRatioCalibrator(),
+    cal.BinMeanShiftCalibrator(),
+    cal.BinMeanShiftCalibrator(curve="histogram"),
+)
+LOGIT_BASED = (
+    TemperatureScaler(),
+    TemperatureScaler(search="ece-grid"),
+    cal.VectorScaler(),
+    cal.MatrixScaler(),
+    cal.DirichletCalibrator(),
+    cal.HistogramBinning(),
+    cal.IsotonicCalibrator(),
+    cal.BetaCalibrator(),
+)
+ALL = LOGIT_BASED + PROXIMITY_BASED
+PRESERVING = (TemperatureScaler(), *PROXIMITY_BASED)
+
+
+def overconfident(seed=0, num_samples=600, num_classes=4, sharpness=2.5):
+    """Logits `sharpness` times too large, labels drawn from the true probabilities."""
+    random = np.random.default_rng(seed)
+    logits = 1.5 * random.normal(size=(num_samples, num_classes))
+    noise = random.gumbel(size=logits.shape)
+    return sharpness * logits, (logits + noise).argmax(1)
+
+
+def context(calibrator, num_samples, seed=0):
+    near = np.random.default_rng(seed).random(num_samples)
+    return (near,) if calibrator in PROXIMITY_BASED else ()
+
+
+def fitted(calibrator, logits, labels):
+    return clone(calibrator).fit(logits, labels, *context(calibrator, len(labels)))
+
+
+@pytest.mark.parametrize("calibrator", ALL, ids=str)
+def test_it_calibrates_unseen_samples(calibrator):
+    fit_logits, fit_labels = overconfident(0, 2000)
+    logits, labels = overconfident(1, 2000)
+    after = fitted(calibrator, fit_logits, fit_labels).transform(logits, *context(calibrator, 2000))
+    before = cal.softmax(logits)
+    assert cal.ece(after, labels) < 0.4 * cal.ece(before, labels)
+    assert cal.brier(after, labels) < cal.brier(before, labels)
+    assert after.sum(1) == pytest.approx(1)
+    assert after.min() >= 0
+
+
+@pytest.mark.parametrize("calibrator", ALL, ids=str)
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    size=st.sampled_from([1, 2, 9, 40]),
+    scale=st.sampled_from([0.1, 1.0, 30.0]),
+)
+def test_never_worse_than_identity_on_the_fitting_samples(calibrator, seed, size, scale):
+    logits, labels = overconfident(seed, size, 3, scale)
+    near = context(calibrator, size)
+    after = clone(calibrator).fit(logits, labels, *near).transform(logits, *near)
+    measure = calibrator._criterion()
+    assert measure(after, labels) <= measure(cal.softmax(logits), labels) + 1e-12
+
+
+@pytest.mark.parametrize("calibrator", PRESERVING, ids=str)
+def test_predictions_are_preserved(calibrator):
+    logits, labels = overconfident(2)
+    after = fitted(calibrator, logits, labels).transform(logits, *context(calibrator, len(labels)))
+    assert (after.argmax(1) == logits.argmax(1)).all()
+
+
+@pytest.mark.parametrize("calibrator", ALL, ids=str)
+def test_saved_and_loaded(calibrator, tmp_path):
+    logits, labels = overconfident(3, 200)
+    near = context(calibrator, 200)
+    first = fitted(calibrator, logits, labels)
+    first.save(tmp_path)
+    second = cal.load_calibrator(tmp_path)
+    assert second == calibrator  # same kind, same settings
+    assert np.array_equal(second.transform(logits, *near), first.transform(logits, *near))
+    about = json.loads((tmp_path / "calibrator.json").read_text())
+    assert about["kind"] == type(calibrator).__name__
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "calibrator.json",
+        "calibrator.safetensors",
+    }
+
+
+def test_load_refuses_the_unknown(tmp_path):
+    TemperatureScaler().fit(*overconfident()).save(tmp_path)
+    file = tmp_path / "calibrator.json"
+    file.write_text(file.read_text().replace("TemperatureScaler", "TemperatureScalar"))
+    with pytest.raises(SemmixError, match="TemperatureScaler"):
+        cal.load_calibrator(tmp_path)
+
+
+@pytest.mark.parametrize("calibrator", LOGIT_BASED, ids=str)
+def test_kinds_of_arrays(calibrator):
+    logits, labels = overconfident(4, 100)
+    model = fitted(calibrator, torch.tensor(logits), torch.tensor(labels))
+    probs = model.transform(logits)
+    assert probs.dtype == np.float64
+    tensor = model.transform(torch.tensor(logits, dtype=torch.float32))
+    assert tensor.dtype == torch.float32
+    # float32 may round a logit into the neighbouring histogram bin
+    assert np.median(np.abs(tensor.numpy() - probs)) < 1e-6
+    assert np.array_equal(fitted(calibrator, logits, labels).transform(logits), probs)
+
+
+@pytest.mark.parametrize("calibrator", LOGIT_BASED, ids=str)
+def test_binary_log_odds(calibrator):
+    logits, labels = overconfident(5, 300, 2)
+    odds = logits[:, 1] - logits[:, 0]
+    columns = np.stack([np.zeros(300), odds], 1)
+    one, two = fitted(calibrator, odds, labels), fitted(calibrator, columns, labels)
+    assert one.transform(odds) == pytest.approx(two.transform(columns)[:, 1])
+
+
+@pytest.mark.parametrize("calibrator", ALL, ids=str)
+def test_extreme_logits_stay_finite(calibrator):
+    logits, labels = overconfident(6, 200, sharpness=400.0)
+    model = fitted(calibrator, logits, labels)
+    for sample in (logits, 1e4 * logits):
+        probs = model.transform(sample, *context(calibrator, 200))
+        assert np.isfinite(probs).all()
+        assert probs.sum(1) == pytest.approx(1)
+
+
+# --- temperature ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 0.7, 1.0, 2.5, 20.0])
+def test_temperature_is_recovered(sharpness):
+    logits, labels = overconfident(7, 20_000, sharpness=sharpness)
+    assert TemperatureScaler().fit(logits, labels).temperature == pytest.approx(sharpness, rel=0.03)
+
+
+def test_temperature_is_the_minimum():
+    logits, labels = overconfident(8, 300)
+    best = TemperatureScaler().fit(logits, labels).temperature
+
+    def loss(temperature):
+        return cal.nll(cal.softmax(logits / temperature), labels)
+
+    grid = best * np.exp(np.linspace(-0.01, 0.01, 21))
+    assert best == pytest.approx(grid[np.argmin([loss(t) for t in grid])], rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 9999), st.sampled_from([1, 3, 50]), st.sampled_from([0.01, 1.0, 100.0]))
+def test_temperature_keeps_accuracy_and_does_not_raise_nll(seed, size, sharpness):
+    logits, labels = overconfident(seed, size, 3, sharpness)
+    scaler = TemperatureScaler().fit(logits, labels)
+    probs = scaler.transform(logits)
+    assert cal.accuracy(probs, labels) == cal.accuracy(cal.softmax(logits), labels)
+    assert cal.nll(probs, labels) <= cal.nll(cal.softmax(logits), labels) + 1e-12
+    assert 0.01 <= scaler.temperature <= 100
+
+
+def test_published_grid():
+    logits, labels = overconfident(9, 500)
+    scaler = TemperatureScaler(search="ece-grid").fit(logits, labels)
+    errors = [cal.ece(cal.softmax(logits / t), labels) for t in GRID]
+    assert GRID[0] == 0.1
+    assert GRID[-1] == 10.0
+    assert len(GRID) == 100
+    assert scaler.temperature == GRID[int(np.argmin(errors))]
+
+
+def test_a_perfect_classifier_gets_a_finite_temperature():
+    logits = 3 * np.eye(4)
+    scaler = TemperatureScaler().fit(logits, np.arange(4))
+    assert 0.01 <= scaler.temperature < 0.2
+    assert cal.nll(scaler.transform(logits), np.arange(4)) < 1e-9
+
+
+def test_a_hopeless_classifier_stops_at_the_bound():
+    """Always sure, always wrong: the hotter, the better."""
+    logits = 300 * np.eye(3)
+    assert TemperatureScaler().fit(logits, [1, 2, 0]).temperature == pytest.approx(100)
+
+
+# --- the others -----------------------------------------------------------------------------------
+
+
+def test_vector_scaling_undoes_scales_and_shifts():
+    logits, labels = overconfident(10, 20_000, 3, sharpness=1.0)
+    scale, shift = np.array([2.0, 1.0, 0.5]), np.array([1.0, 0.0, -1.0])
+    state = cal.VectorScaler().fit(logits * scale + shift, labels).state_
+    assert state["scale"] == pytest.approx(1 / scale, rel=0.1)
+
+
+def test_matrix_scaling_is_held_near_the_diagonal():
+    logits, labels = overconfident(11, 200, 10)
+    tight = cal.MatrixScaler(off_diagonal_deviation=1e-4).fit(logits, labels).state_["matrix"]
+    loose = cal.MatrixScaler(off_diagonal_deviation=1.0).fit(logits, labels).state_["matrix"]
+    off_diagonal = ~np.eye(10, dtype=bool)
+    assert np.abs(tight[off_diagonal]).max() < 1e-3 < np.abs(loose[off_diagonal]).max()
+
+
+def test_histogram_by_hand():
+    """Ten equal predictions of 0.9, six right: both classes learn the observed frequency."""
+    logits = np.log([[0.9, 0.1]] * 10)
+    model = cal.HistogramBinning().fit(logits, [0] * 6 + [1] * 4)
+    assert model.transform(logits)[0] == pytest.approx([0.6, 0.4])
+
+
+def test_isotonic_is_monotone_per_class():
+    logits, labels = overconfident(12, 400, 2)
+    model = cal.IsotonicCalibrator().fit(logits, labels)
+    odds = np.linspace(-20, 20, 200)
+    assert (np.diff(model.transform(odds)) >= -1e-12).all()
+
+
+def test_beta_recovers_a_shift():
+    """Log-odds moved by one: the beta curve moves them back."""
+    random = np.random.default_rng(13)
+    odds = 2 * random.normal(size=20_000)
+    labels = (random.random(20_000) < 1 / (1 + np.exp(-odds))).astype(int)
+    after = cal.BetaCalibrator().fit(odds + 1, labels).transform(odds + 1)
+    assert np.abs(after - 1 / (1 + np.exp(-odds))).max() < 0.03
+
+
+def test_density_ratio_twin():
+    """Kernel densities of right and wrong samples, written as sums of products of normals."""
+    logits, labels = overconfident(14, 80, 3)
+    near = np.random.default_rng(0).random(80)
+    model = cal.DensityRatioCalibrator().fit(logits, labels, near)
+    probs = cal.softmax(logits)
+    points, correct = np.stack([probs.max(1), near], 1), probs.argmax(1) == labels
+
+    def density(point, sample):
+        width = 1.06 * sample.std(0) * len(sample) ** (-1 / 6)
+        kernels = np.exp(-0.5 * ((point - sample) / width) ** 2) / (width * np.sqrt(2 * np.pi))
+        return kernels.prod(1).mean()
+
+    after = model.transform(logits, near)
+    for i in range(5):
+        right = density(points[i], points[correct]) * correct.sum()
+        wrong = density(points[i], points[~correct]) * (~correct).sum()
+        confidence = right / (right + wrong)
+        if confidence > 0.51:  # below, the predicted class might need protection
+            assert after[i].max() == pytest.approx(confidence)
+
+
+def test_density_ratio_without_mistakes_keeps_the_predictions():
+    logits = 5 * np.eye(3)[[0, 1, 2, 0]]
+    near = np.array([0.1, 0.2, 0.3, 0.4])
+    model = cal.DensityRatioCalibrator().fit(logits, [0, 1, 2, 0], near)
+    assert np.array_equal(model.transform(logits, near), cal.softmax(logits))
+
+
+def test_bin_mean_shift_treats_groups_apart():
+    """Sure where dense and right, sure where sparse and wrong half the time."""
+    logits = np.log([[0.9, 0.1]] * 40)
+    near = np.repeat([0.9, 0.1], 20)
+    labels = np.array([0] * 20 + [0, 1] * 10)
+    model = cal.BinMeanShiftCalibrator(proximity_bins=2).fit(logits, labels, near)
+    after = model.transform(logits[:2], np.array([0.95, 0.05]))
+    assert after[:, 0] == pytest.approx([1.0, 0.5], abs=1e-9)
+
+
+def test_full_confidence_leaves_the_others_something_to_share():
+    from semmix.calibration.procal import with_confidence
+
+    assert with_confidence(np.array([[1.0, 0.0, 0.0]]), np.array([0.6])).tolist() == [
+        [0.6, 0.2, 0.2]
+    ]
+
+
+# --- how they are used ----------------------------------------------------------------------------
+
+
+def test_settings_like_scikit_learn():
+    scaler = TemperatureScaler(search="ece-grid")
+    assert scaler.get_params() == {"search": "ece-grid"}
+    assert clone(scaler) == scaler
+    assert scaler.set_params(search="nll").search == "nll"
+    assert replace(cal.HistogramBinning(), bins=3).bins == 3
+    with pytest.raises(SemmixError, match="search"):
+        scaler.set_params(serch="nll")
+
+
+def test_mistakes():
+    logits, labels = overconfident(15, 50)
+    scaler = TemperatureScaler()
+    with pytest.raises(SemmixError, match="fit"):
+        scaler.transform(logits)
+    with pytest.raises(SemmixError, match="fit"):
+        _ = scaler.temperature
+    with pytest.raises(SemmixError, match=r"np\.log"):
+        scaler.fit(cal.softmax(logits), labels)
+    with pytest.raises(SemmixError, match="soft"):
+        scaler.fit(logits, cal.softmax(logits))
+    with pytest.raises(SemmixError, match="NaN"):
+        scaler.fit(logits * np.nan, labels)
+    with pytest.raises(SemmixError, match="out of range"):
+        scaler.fit(logits, labels + 4)
+    with pytest.raises(SemmixError, match="same model"):
+        scaler.fit(logits, labels).transform(logits[:, :2])
+    with pytest.raises(SemmixError, match="one per sample"):
+        cal.DensityRatioCalibrator().fit(logits, labels, np.ones(3))
+    with pytest.raises(SemmixError, match="search"):
+        TemperatureScaler(search="brier").fit(logits, labels)
+    with pytest.raises(SemmixError, match="isotonic"):
+        cal.BinMeanShiftCalibrator(curve="isotonik").fit(logits, labels, np.ones(50))

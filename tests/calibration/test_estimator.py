@@ -1,0 +1,40 @@
+"""The calibrated classifier is a scikit-learn estimator in every respect it checks."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.naive_bayes import GaussianNB
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+from semmix import calibration as cal
+
+
+def test_check_estimator():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # checks skip what is not installed, with a warning
+        results = check_estimator(cal.CalibratedClassifier(), on_fail=None)
+    failed = [r["check_name"] for r in results if r["status"] not in ("passed", "skipped")]
+    assert failed == []
+    assert sum(r["status"] == "passed" for r in results) > 40
+
+
+@pytest.mark.parametrize("calibrator", [None, cal.IsotonicCalibrator(), cal.BetaCalibrator()])
+def test_overconfident_bayes_is_mended(calibrator):
+    X, y = make_classification(3000, n_features=30, n_redundant=20, n_classes=3, n_informative=5,
+                               random_state=0)  # fmt: skip
+    names = np.array(["ant", "bee", "cat"])[y]
+    plain = GaussianNB().fit(X[:2000], names[:2000]).predict_proba(X[2000:])
+    model = cal.CalibratedClassifier(GaussianNB(), calibrator).fit(X[:2000], names[:2000])
+    probs = model.predict_proba(X[2000:])
+    assert cal.ece(probs, y[2000:]) < 0.5 * cal.ece(plain, y[2000:])
+    assert set(model.predict(X[2000:])) == {"ant", "bee", "cat"}
+
+
+def test_decision_values_will_do():
+    X, y = make_classification(300, random_state=0)
+    probs = cal.CalibratedClassifier(LinearSVC()).fit(X, y).predict_proba(X)
+    assert probs.sum(1) == pytest.approx(1)
+    assert cal.accuracy(probs, y) > 0.8

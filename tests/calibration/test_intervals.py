@@ -1,0 +1,138 @@
+"""Intervals that hold what they promise, and tests that find differences only where they are."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from semmix import SemmixError, interval
+from semmix import calibration as cal
+
+
+def calibrated(random, num_samples, gap=0.0):
+    """Binary predictions whose accuracy is their confidence less `gap`."""
+    p = random.uniform(0.55, 0.95, num_samples)
+    return p, (random.random(num_samples) < p - gap).astype(int)
+
+
+def test_same_seed_same_interval():
+    case = calibrated(np.random.default_rng(0), 500)
+    assert interval(cal.ece, *case) == interval(cal.ece, *case)
+    assert interval(cal.ece, *case) != interval(cal.ece, *case, seed=1)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [cal.ece, cal.aece, cal.mce, cal.nll, cal.brier, cal.accuracy, cal.smooth_ece, cal.aurc,
+     cal.classwise_ece, cal.debiased_ece, partial(cal.ece, bins=5)],
+)  # fmt: skip
+def test_fast_path_equals_indexing(metric):
+    """Resampling the few numbers a metric needs gives what resampling whole rows gives."""
+    probs, labels = calibrated(np.random.default_rng(1), 100, gap=0.1)
+    fast = interval(metric, probs, labels, resamples=20)
+    slow = interval(lambda p, y: metric(p, y), probs, labels, resamples=20)
+    assert fast == pytest.approx(slow, abs=1e-9)
+
+
+def test_interval_by_hand():
+    probs, labels = calibrated(np.random.default_rng(2), 60)
+    random = np.random.default_rng(0)
+    values = []
+    for _ in range(100):
+        chosen = np.sort(random.integers(0, 60, 60))
+        values.append(cal.brier(probs[chosen], labels[chosen]))
+    value = cal.brier(probs, labels)
+    low, high = np.quantile(values, [0.05, 0.95])
+    got = interval(cal.brier, probs, labels, level=0.9, resamples=100)
+    width = max(high - value, value - low)
+    assert got == pytest.approx((value - width, value + width))
+
+
+@pytest.mark.parametrize(("gap", "least"), [(0.1, 0.9), (0.04, 0.9)])
+def test_coverage(gap, least):
+    """The interval of ECE holds the true value about as often as it says."""
+    random = np.random.default_rng(3)
+    held = 0
+    for _ in range(100):
+        low, high = interval(cal.ece, *calibrated(random, 1000, gap), resamples=100)
+        held += low <= gap <= high
+    assert held / 100 >= least
+
+
+def test_interval_contains_the_value_and_stays_possible():
+    random = np.random.default_rng(4)
+    for num_samples in (1, 2, 30):
+        probs, labels = calibrated(random, num_samples)
+        for metric in (cal.ece, cal.mce, cal.accuracy):
+            low, high = interval(metric, probs, labels, resamples=50)
+            assert 0 <= low <= metric(probs, labels) <= high <= 1
+
+
+def test_wider_level_wider_interval():
+    case = calibrated(np.random.default_rng(5), 300, gap=0.2)
+    narrow, wide = interval(cal.ece, *case, level=0.5), interval(cal.ece, *case, level=0.99)
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_paired_difference_of_a_model_with_itself():
+    probs, labels = calibrated(np.random.default_rng(6), 200)
+    assert cal.paired_difference(cal.ece, probs, probs, labels) == (0, 0, 0, 1)
+
+
+def test_paired_difference_finds_a_worse_model():
+    random = np.random.default_rng(7)
+    probs, labels = calibrated(random, 2000)
+    sharper = probs**3 / (probs**3 + (1 - probs) ** 3)
+    result = cal.paired_difference(cal.ece, sharper, probs, labels)
+    assert result.value == pytest.approx(cal.ece(sharper, labels) - cal.ece(probs, labels))
+    assert 0 < result.low < result.value < result.high
+    assert result.p_value < 0.01
+
+
+def test_paired_difference_of_equal_models_is_seldom_significant():
+    random = np.random.default_rng(8)
+    found = 0
+    for _ in range(60):
+        p, labels = calibrated(random, 300)
+        a, b = (np.clip(p + random.normal(0, 0.03, 300), 0.5, 1) for _ in range(2))
+        found += cal.paired_difference(cal.brier, a, b, labels, resamples=100).p_value < 0.05
+    assert found <= 9  # 3 are expected
+
+
+def test_paired_difference_needs_the_same_samples():
+    with pytest.raises(SemmixError, match=r"length|samples"):
+        cal.paired_difference(cal.ece, [0.5, 0.6], [0.5], [0, 1])
+
+
+def test_mean_interval():
+    """Three seeds: the 97.5 % quantile of Student's t with two degrees is 4.302653."""
+    mean, low, high = cal.mean_interval([1.0, 2.0, 3.0])
+    assert mean == 2
+    assert (high - mean, mean - low) == pytest.approx([4.302653 / math.sqrt(3)] * 2, abs=1e-6)
+    assert np.isnan(cal.mean_interval([5.0])[1:]).all()
+    with pytest.raises(SemmixError, match="NaN"):
+        cal.mean_interval([1.0, np.nan])
+
+
+def test_ece_of_chance():
+    """The mean ECE of a calibrated model is what the formula says, and falls with the root of N."""
+    random = np.random.default_rng(9)
+    cases = [calibrated(random, 400) for _ in range(100)]
+    measured = np.mean([cal.ece(*case) for case in cases])
+    predicted = np.mean([cal.ece_of_chance(*case) for case in cases])
+    assert predicted == pytest.approx(measured, rel=0.05)
+    repeated = tuple(np.tile(values, 100) for values in cases[0])
+    assert cal.ece_of_chance(*repeated) == pytest.approx(cal.ece_of_chance(*cases[0]) / 10)
+
+
+def test_sample_size_warning():
+    random = np.random.default_rng(10)
+    assert "few" in cal.sample_size_warning(*calibrated(random, 100))
+    assert cal.sample_size_warning(*calibrated(random, 10_000, gap=0.2)) is None
+
+
+@pytest.mark.parametrize("options", [{"level": 0.0}, {"level": 1.5}, {"resamples": 0}])
+def test_mistakes(options):
+    with pytest.raises(SemmixError, match=r"level|resamples"):
+        interval(cal.ece, [0.5], [1], **options)
