@@ -14,9 +14,14 @@ N = TypeVar("N", bound=torch.nn.Module)
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """Return the device called `name`; `auto` is the GPU where there is one."""
+    """Return the device called `name`; `auto` is the GPU where there is one.
+
+    Processes started by `torchrun` take one GPU each.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

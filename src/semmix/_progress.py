@@ -1,5 +1,6 @@
 """Progress of long work: a bar with the remaining time in a terminal, plain lines otherwise."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -29,8 +30,11 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def progress(title: str, total: int, done: int = 0) -> Iterator[Progress]:
-    """Show how far `title` is on its way from `done` to `total`."""
-    if sys.stdout.isatty():
+    """Show how far `title` is on its way from `done` to `total`.
+
+    Of several processes only the first shows a bar; they would draw over each other.
+    """
+    if sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":
         with _rich_bar(title, total, done) as bar:
             yield bar
     else:

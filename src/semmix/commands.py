@@ -33,9 +33,7 @@ class GeneratorTrain:
 
     data: OmitArgPrefixes[DatasetConfig]
     """The images; only the training split is learned from."""
-    generator: OmitArgPrefixes[GeneratorConfig] = field(
-        default_factory=lambda: GeneratorConfig(num_images=10_000_000)
-    )
+    generator: OmitArgPrefixes[GeneratorConfig] = field(default_factory=GeneratorConfig)
     """The network and how it is trained."""
     out: Path = Path("generator")
     """Folder of the generator."""

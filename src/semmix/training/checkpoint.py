@@ -52,6 +52,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tenso
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for parameter, slot in optimizer.state.items():
+        for name, tensor in slot.items():
+            if tensor.shape == parameter.shape:  # fused kernels want both laid out alike
+                slot[name] = torch.empty_like(parameter).copy_(tensor)
 
 
 def append_stats(path: Path, row: dict[str, Any]) -> None:

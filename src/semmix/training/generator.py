@@ -14,7 +14,6 @@ import atexit
 import copy
 import json
 import math
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -168,7 +167,6 @@ def train_generator(
         step, loss_sum = header["step"], groups["loss"]["sum"].to(device)
         _load_in_place(weights, groups["weights"])
         load_optimizer(optimizer, groups["optimizer"])
-        _match_layout(optimizer)
         for k, ema in enumerate(emas):
             _load_in_place(ema.weights, groups[f"ema{k}"])
     if rank == 0:
@@ -397,14 +395,6 @@ def _load_in_place(weights: dict[str, Tensor], values: dict[str, Tensor]) -> Non
         weight.copy_(values[name])
 
 
-def _match_layout(optimizer: torch.optim.Optimizer) -> None:
-    """Lay the optimiser's memory out as its parameters are, which fused kernels require."""
-    for parameter, slot in optimizer.state.items():
-        for name, tensor in slot.items():
-            if tensor.shape == parameter.shape:
-                slot[name] = torch.empty_like(parameter).copy_(tensor)
-
-
 # ---- several processes (torchrun)
 
 
@@ -414,8 +404,8 @@ def _join(device: torch.device, batch_size: int) -> tuple[int, int]:
     if batch_size % world_size:
         fix = f"use a multiple of {world_size}"
         raise SemmixError("the batch cannot be shared equally", batch_size, fix)
-    if device.type == "cuda" and (world_size > 1 or device.index is not None):
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", device.index or 0)))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if world_size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(dist.destroy_process_group)
