@@ -2,6 +2,7 @@
 
 import pytest
 
+from semmix import MixSets
 from semmix.cli import COMMANDS, main
 
 
@@ -43,6 +44,8 @@ def test_version(capsys):
         (["train", "digits", "--method", "ruse", "--epochs", "1"], "unknown method"),
         (["fit", "digits", "--methods", "ce", "cms"], "did you mean 'csm'"),
         (["mix", "nowhere"], "no generator here"),
+        (["mix", "zoo:cifar10", "--pairs", "3-5", "--device", "cpu"], "written i:j"),
+        (["mix", "zoo:cifar10", "--pairs", "3:12", "--device", "cpu"], "not a pair"),
         (["mix", "zoo:cifar11"], "unknown zoo generator"),
         (["verify", "nowhere"], "no mixsets here"),
         (["annotate", "digits", "--encoder", "classifer:x"], "did you mean 'classifier'"),
@@ -76,6 +79,10 @@ def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
         ["verify", "mixsets"],
         ["train", *train, "--method", "ce", "--out", "ce"],
         ["annotate", *small, "--encoder", "classifier:ce"],
+        ["mix", "generator", "--sets", "4", "--num-steps", "2", "--batch-size", "32",
+         "--confusable-by", "ce", "--num-pairs", "2", "--out", "confusable"],
+        ["mix", "generator", "--sets", "2", "--num-steps", "2", "--batch-size", "16",
+         "--pairs", "3:5", "8:1", "--out", "listed"],
         ["export", "--out", "png"],
         ["train", *train, "--method", "csm", "--mixsets", "mixsets",
          "--annotation", "annotation", "--out", "csm"],
@@ -85,6 +92,8 @@ def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
     for words in steps:
         status, out, err = run(capsys, *words)
         assert status == 0, (words, out, err)
+    assert MixSets.open("listed").pairs().tolist() == [[3, 5], [8, 1]]
+    assert len(MixSets.open("confusable").plan.pairs) == 2
     assert (tmp_path / "samples.png").exists()
     assert (tmp_path / "report.html").exists()
     assert len(list((tmp_path / "png" / "images").iterdir())) == 45 * 8

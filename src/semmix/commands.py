@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix._device import pick_device, rank_and_world
+from semmix._errors import SemmixError
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.datasets.config import DatasetConfig
@@ -22,6 +26,7 @@ from semmix.plan import MixPlan, all_pairs
 from semmix.report.diagnosis import judge_images, write_diagnosis
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.sampling.pairs import confusable_pairs
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
 from semmix.training.mixed import load_mixed
@@ -106,6 +111,12 @@ class Mix:
     """Folder of the store."""
     sets: int = 1000
     """Sets in all; they cycle through the pairs, so every prefix covers all pairs evenly."""
+    pairs: tuple[str, ...] = ()
+    """Pairs of classes to mix, as numbers i:j; all of them by default."""
+    confusable_by: Path | None = None
+    """Take the pairs that this run confuses most on validation images, the worst first."""
+    num_pairs: int | None = None
+    """With confusable_by: how many pairs; all by default."""
     members: int = 8
     """Images in a set: requested lambda from 0 to 1 in equal steps."""
     beta: float | None = None
@@ -126,7 +137,7 @@ def mix_command(command: Mix) -> None:
     plan = MixPlan(
         num_classes=generator.num_classes,
         num_sets=command.sets,
-        pairs=all_pairs(generator.num_classes),
+        pairs=chosen_pairs(command, generator.num_classes),
         lams=lambda_grid(command.members),
         beta=command.beta,
         seed=command.seed,
@@ -134,6 +145,31 @@ def mix_command(command: Mix) -> None:
     )
     make_mixsets(generator, plan, command.sampler, command.out)
     say(f"mixed sets in {command.out}; next: semmix annotate")
+
+
+def chosen_pairs(command: Mix, num_classes: int) -> tuple[tuple[int, int], ...]:
+    """Return the pairs the command names, or those its run confuses, or all."""
+    if command.confusable_by:
+        confusion = validation_confusion(command.confusable_by, num_classes)
+        return confusable_pairs(confusion, command.num_pairs or len(all_pairs(num_classes)))
+    return tuple(map(_parse_pair, command.pairs)) or all_pairs(num_classes)
+
+
+def validation_confusion(run: Path, num_classes: int) -> Tensor:
+    """Return counts [K, K] of true class against answer on a run's validation images."""
+    path = run / "logits-val.safetensors"
+    if not path.exists():
+        raise SemmixError("no finished run here", run, "name a run folder with validation logits")
+    tensors = load_file(path)
+    places = tensors["labels"] * num_classes + tensors["logits"].argmax(1)
+    return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def _parse_pair(text: str) -> tuple[int, int]:
+    i, _, j = text.partition(":")
+    if not (i.isdecimal() and j.isdecimal()):
+        raise SemmixError("a pair is written i:j", repr(text), "as in 3:5")
+    return int(i), int(j)
 
 
 @dataclass(frozen=True, kw_only=True)
