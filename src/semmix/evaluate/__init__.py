@@ -18,7 +18,7 @@ from semmix._errors import SemmixError, unknown_name
 from semmix._progress import progress, say
 from semmix.calibration import few_samples
 from semmix.evaluate.calibrate import AS_GIVEN, CALIBRATORS, Fitted, fit, make_folds, make_pool
-from semmix.evaluate.measure import measure
+from semmix.evaluate.measure import measure_samples
 from semmix.evaluate.read import Names, read_parts
 from semmix.evaluate.samples import Samples, compare_parts, look_closer, make_samples
 from semmix.evaluate.write import print_table, write_evaluation
@@ -142,7 +142,7 @@ def measure_all(config: EvaluateConfig, test: Samples, val: Samples | None) -> l
     with progress("evaluate", (1 + len(config.calibrators)) * len(test)) as bar:
         for name, fitted in fit_all(config, test, val):
             about = {"name": name, "temperature": fitted.temperature}
-            results.append({**about, **measure(test, fitted, **settings)})
+            results.append({**about, **measure_samples(test, fitted, **settings)})
             bar.advance(len(test), name)
     return results
 

@@ -12,8 +12,8 @@ from semmix.evaluate.calibrate import Fitted
 from semmix.evaluate.read import ROWS_PER_BLOCK, Array
 from semmix.evaluate.samples import Samples
 
-MOST_KEPT = 16 * ROWS_PER_BLOCK
-"""Samples kept one by one, about a million; beyond, a narrow cell stands for all samples in it."""
+MOST_KEPT = 4 * ROWS_PER_BLOCK
+"""Samples kept one by one, 262,144; beyond, a narrow cell stands for all samples in it."""
 
 CELLS_OF_MANY = 4096
 """Such cells per bin: the adaptive ECE is then exact to 1e-5."""
@@ -35,7 +35,7 @@ HISTOGRAM_BINS = 50
 CURVE_POINTS = 200
 
 
-def measure(
+def measure_samples(
     samples: Samples, fitted: Fitted, *, bins: int, level: float, resamples: int, seed: int
 ) -> dict[str, Any]:
     """Return metrics, intervals and curves of the predictions as `fitted` makes them."""

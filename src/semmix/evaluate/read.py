@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from semmix._errors import SemmixError
 
@@ -91,7 +92,7 @@ def _open(path: Path, names: Names) -> Mapping[str, Any]:
         return readers[path.suffix.lower()](path, names)
     except SemmixError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise SemmixError(
             f"cannot read {path}", error, "check that it is whole and holds numbers"
         ) from error
@@ -109,7 +110,7 @@ def _read_npy(path: Path, names: Names) -> Mapping[str, Any]:
     if not labels.exists() or labels == path:
         fix = f"save the labels as {beside.name} beside it, or pass --labels FILE.npy"
         raise SemmixError("an .npy file holds scores but no labels", path.name, fix)
-    return {path.stem: np.load(path, mmap_mode="r"), str(labels): np.load(labels)}
+    return {path.stem: np.load(path, mmap_mode="r"), labels.stem: np.load(labels)}
 
 
 def _swap_words(stem: str) -> str:
@@ -138,8 +139,6 @@ class _LazyTensor:
 
 
 def _read_safetensors(path: Path, names: Names) -> Mapping[str, Any]:
-    from safetensors import safe_open
-
     file = safe_open(path, framework="pt")
     return {name: _LazyTensor(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
 

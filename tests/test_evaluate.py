@@ -1,0 +1,405 @@
+"""`semmix evaluate`: files of every kind, the mistakes people make, honest calibration."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+from safetensors.torch import save_file
+
+from semmix import SemmixError
+from semmix import calibration as cal
+from semmix.cli import main
+from semmix.evaluate import EvaluateConfig, evaluate_file
+from semmix.evaluate.calibrate import CALIBRATORS, fit, make_folds, make_pool
+from semmix.evaluate.samples import Samples
+
+
+def predictions(num_samples=300, num_classes=4, seed=0):
+    """Overconfident logits and labels."""
+    random = np.random.default_rng(seed)
+    logits = 1.5 * random.normal(size=(num_samples, num_classes))
+    return 2 * logits, (logits + random.gumbel(size=logits.shape)).argmax(1)
+
+
+def evaluate(path, **options):
+    options = {"calibrators": ("temperature",), "resamples": 20, **options}
+    return evaluate_file(EvaluateConfig(path=path, **options))
+
+
+def given(evaluation):
+    return evaluation["results"][0]["metrics"]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def write_npz(folder, logits, labels):
+    np.savez(folder / "x.npz", logits=logits, labels=labels)
+    return folder / "x.npz"
+
+
+def write_npy(folder, logits, labels):
+    np.save(folder / "my-logits.npy", logits)
+    np.save(folder / "my-labels.npy", labels)
+    return folder / "my-logits.npy"
+
+
+def write_safetensors(folder, logits, labels):
+    tensors = {"logits": torch.tensor(logits), "labels": torch.tensor(labels)}
+    save_file(tensors, folder / "x.safetensors")
+    return folder / "x.safetensors"
+
+
+def write_csv(folder, logits, labels):
+    rows = [
+        ",".join(map(repr, [i, *map(float, row), int(y)]))
+        for i, (row, y) in enumerate(zip(logits, labels, strict=True))
+    ]
+    head = ",".join(["id", *(f"class {k}" for k in range(logits.shape[1])), "label"])
+    (folder / "x.csv").write_text("\n".join([head, *rows, ""]))
+    return folder / "x.csv"
+
+
+def write_parquet(folder, logits, labels):
+    columns = {f"logit_{k}": logits[:, k] for k in range(logits.shape[1])}
+    parquet.write_table(pyarrow.table({"target": labels, **columns}), folder / "x.parquet")
+    return folder / "x.parquet"
+
+
+def write_parquet_of_lists(folder, logits, labels):
+    parquet.write_table(pyarrow.table({"logits": list(logits), "y": labels}), folder / "y.parquet")
+    return folder / "y.parquet"
+
+
+WRITERS = [
+    write_npz,
+    write_npy,
+    write_safetensors,
+    write_csv,
+    write_parquet,
+    write_parquet_of_lists,
+]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_every_kind_of_file(write, tmp_path):
+    logits, labels = predictions()
+    evaluation = evaluate(write(tmp_path, logits, labels))
+    expected = cal.summary(cal.softmax(logits), labels)
+    for name, value in expected.items():
+        assert given(evaluation)[name] == pytest.approx(value, abs=1e-12)
+    assert evaluation["warnings"] == []
+    assert "read as logits" in evaluation["notes"][0]
+
+
+def test_probabilities_are_recognised(tmp_path):
+    logits, labels = predictions()
+    np.savez(tmp_path / "p.npz", outputs=cal.softmax(logits), y_true=labels)
+    evaluation = evaluate(tmp_path / "p.npz")
+    assert "read as probs" in evaluation["notes"][0]
+    assert given(evaluation)["nll"] == pytest.approx(cal.nll(cal.softmax(logits), labels))
+
+
+def test_binary_files(tmp_path):
+    logits, labels = predictions(num_classes=2)
+    odds = logits[:, 1] - logits[:, 0]
+    probs = 1 / (1 + np.exp(-odds))
+    np.savez(tmp_path / "odds.npz", logits=odds, labels=labels)
+    np.savez(tmp_path / "probs.npz", probs=probs, labels=labels)
+    rows = "\n".join(f"{p!r};{y}" for p, y in zip(map(float, probs), labels, strict=True))
+    (tmp_path / "p.csv").write_text(f"score;label\n{rows}\n")
+    for name in ("odds.npz", "probs.npz", "p.csv"):
+        ece = given(evaluate(tmp_path / name))["ece"]
+        assert ece == pytest.approx(cal.ece(probs, labels), abs=1e-9)
+
+
+def test_half_precision(tmp_path):
+    logits, labels = predictions()
+    tensors = {"logits": torch.tensor(logits).bfloat16(), "labels": torch.tensor(labels)}
+    save_file(tensors, tmp_path / "x.safetensors")
+    expected = cal.ece(cal.softmax(tensors["logits"].double().numpy()), labels)
+    assert given(evaluate(tmp_path / "x.safetensors"))["ece"] == pytest.approx(expected)
+
+
+def test_names_can_be_given(tmp_path):
+    logits, labels = predictions()
+    np.savez(tmp_path / "x.npz", a=logits, b=-logits, c=labels, d=labels[::-1])
+    with pytest.raises(SemmixError, match="--scores NAME"):
+        evaluate(tmp_path / "x.npz")
+    evaluation = evaluate(tmp_path / "x.npz", scores="a", labels="c")
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_columns_can_be_given(tmp_path):
+    logits, labels = predictions(num_classes=2)
+    lines = [f"{x},{y},{z},0" for (x, y), z in zip(logits.tolist(), labels, strict=True)]
+    (tmp_path / "x.csv").write_text("\n".join(["my0,my1,answer,noise", *lines]))
+    with pytest.raises(SemmixError, match="--labels NAME"):
+        evaluate(tmp_path / "x.csv")
+    with pytest.raises(SemmixError, match="--scores PREFIX"):
+        evaluate(tmp_path / "x.csv", labels="answer", scores="your")
+    evaluation = evaluate(tmp_path / "x.csv", labels="answer", scores="my")
+    assert evaluation["num_classes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.txt", b"", r"\.npz"),
+        ("gone.npz", None, "no such file"),
+        ("x.npz", b"nonsense", "cannot read"),
+        ("x.safetensors", b"nonsense", "cannot read"),
+        ("x.parquet", b"nonsense", "cannot read"),
+        ("x.csv", b"1,2,3\n4,5,6\n", "header"),
+        ("x.csv", b"label,p0,p1\ncat,0.5,0.5\n", "numbers"),
+        ("x.csv", b"label,p0,p1\n", "no rows"),
+        ("x.npy", b"", "no labels"),
+        ("empty", "folder", "logits-test.safetensors"),
+    ],
+)
+def test_unreadable(name, content, message, tmp_path):
+    if content == "folder":
+        (tmp_path / name).mkdir()
+    elif content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SemmixError, match=message):
+        evaluate(tmp_path / name)
+
+
+def test_pickles_are_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", logits=np.array([{"a": 1}], object), labels=[0])
+    with pytest.raises(SemmixError, match="cannot read"):
+        evaluate(tmp_path / "x.npz")
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def test_a_run_folder(tmp_path):
+    for part, seed in (("val", 1), ("test", 2)):
+        logits, labels = predictions(seed=seed)
+        tensors = {"logits": torch.tensor(logits), "labels": torch.tensor(labels)}
+        save_file(tensors, tmp_path / f"logits-{part}.safetensors")
+    evaluation = evaluate(tmp_path)
+    assert given(evaluation)["ece"] == pytest.approx(cal.ece(cal.softmax(logits), labels))
+    fitted = cal.TemperatureScaler().fit(*predictions(seed=1))
+    after = evaluation["results"][1]
+    assert after["temperature"] == pytest.approx(fitted.temperature)
+    assert after["metrics"]["nll"] == pytest.approx(cal.nll(fitted.transform(logits), labels))
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written > {"evaluation.json", "evaluation.md", "evaluation.tex"}
+
+
+def test_parts_in_one_file_and_in_two(tmp_path):
+    val, test = predictions(seed=1), predictions(seed=2)
+    np.savez(tmp_path / "both.npz", val_logits=val[0], val_labels=val[1],
+             test_logits=test[0], test_labels=test[1], train_logits=val[0])  # fmt: skip
+    one = evaluate(tmp_path / "both.npz")
+    paths = [write_npz(tmp_path, *val).rename(tmp_path / "v.npz"), write_npz(tmp_path, *test)]
+    two = evaluate(paths[1], val=paths[0])
+    assert [r["metrics"] for r in one["results"]] == [r["metrics"] for r in two["results"]]
+
+
+def test_without_validation_nothing_judges_itself(tmp_path):
+    """Random labels: a calibrator judged by what it saw would look better than it is."""
+    logits, _ = predictions(num_samples=200, num_classes=3)
+    labels = np.random.default_rng(5).integers(0, 3, 200)
+    samples = Samples(logits, labels, "logits")
+    folds = make_folds(200, 5, seed=0)
+    fitted = fit("isotonic", make_pool(samples, folds, 0), folds)
+    honest = fitted.apply(slice(0, 200), logits)
+    cheating = cal.IsotonicCalibrator().fit(logits, labels).transform(logits)
+    assert cal.brier(cheating, labels) < 2 / 3 < cal.brier(honest, labels)
+    assert np.bincount(folds).tolist() == [40] * 5
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+def warnings_of(tmp_path, scores, labels, name="scores", **options):
+    np.savez(tmp_path / "x.npz", **{name: scores, "labels": labels})
+    evaluation = evaluate(tmp_path / "x.npz", **options)
+    return evaluation, " ".join(evaluation["warnings"])
+
+
+def test_logits_called_probabilities(tmp_path):
+    logits, labels = predictions()
+    for name, options in (("probs", {}), ("scores", {"kind": "probs"})):
+        evaluation, text = warnings_of(tmp_path, logits, labels, name, **options)
+        assert "read as logits, not probabilities" in text
+        assert given(evaluation)["ece"] == pytest.approx(cal.ece(cal.softmax(logits), labels))
+
+
+def test_probabilities_called_logits(tmp_path):
+    logits, labels = predictions()
+    evaluation, text = warnings_of(tmp_path, cal.softmax(logits), labels, "logits")
+    assert "are probabilities" in text
+    assert given(evaluation)["ece"] == pytest.approx(cal.ece(cal.softmax(logits), labels))
+
+
+def test_rows_that_do_not_sum_to_one(tmp_path):
+    logits, labels = predictions()
+    probs = cal.softmax(logits)
+    evaluation, text = warnings_of(tmp_path, 0.9 * probs, labels, "probs")
+    assert "do not sum to one" in text
+    assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels))
+    assert "do not sum to one" in warnings_of(tmp_path, 0.9 * probs, labels, "scores")[1]
+
+
+def test_labels_from_one(tmp_path):
+    logits, labels = predictions()
+    evaluation, text = warnings_of(tmp_path, logits, labels + 1)
+    assert "one was subtracted" in text
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_validation_equal_to_test(tmp_path):
+    logits, labels = predictions()
+    path = write_npz(tmp_path, logits, labels)
+    assert "100% of the validation rows" in " ".join(evaluate(path, val=path)["warnings"])
+
+
+def test_temperature_fitted_on_test(tmp_path):
+    logits, labels = predictions(num_samples=2000)
+    scaled = logits / cal.TemperatureScaler().fit(logits, labels).temperature
+    assert "fitted on this part" in warnings_of(tmp_path, scaled, labels)[1]
+    assert warnings_of(tmp_path, logits, labels)[1] == ""
+
+
+def test_shuffled_labels(tmp_path):
+    logits, labels = predictions(num_classes=10)
+    assert "near chance" in warnings_of(tmp_path, logits, np.roll(labels, 7))[1]
+
+
+def test_few_samples(tmp_path):
+    logits, labels = predictions(num_samples=60)
+    assert "60 samples are few" in warnings_of(tmp_path, logits / 2, labels)[1]
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        ([[np.nan, 1.0]], [0], "NaN"),
+        ([[2.0, 1.0]], [5], "out of range"),
+        ([[2.0, 1.0]], [0.5], "class indices"),
+        ([[2.0, 1.0]], [0, 1], "do not fit"),
+    ],
+)
+def test_hopeless_input(scores, labels, message, tmp_path):
+    with pytest.raises(SemmixError, match=message):
+        warnings_of(tmp_path, np.array(scores), np.array(labels))
+
+
+def test_parts_of_different_models(tmp_path):
+    np.savez(tmp_path / "x.npz", val_logits=np.eye(3), val_labels=[0, 1, 2],
+             test_logits=np.eye(2), test_labels=[0, 1])  # fmt: skip
+    with pytest.raises(SemmixError, match="differ in classes"):
+        evaluate(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"bins": 0}, {"resamples": 0}, {"folds": 1}, {"level": 1.0}, {"calibrators": ("x",)}],
+)
+def test_settings(options, tmp_path):
+    with pytest.raises(SemmixError, match=r"too small|level|unknown calibrator"):
+        EvaluateConfig(path=tmp_path, **options)
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def test_what_is_written(tmp_path, capsys):
+    logits, labels = predictions()
+    path = write_npz(tmp_path, logits, labels)
+    assert main(["evaluate", str(path), "--resamples", "20", "--calibrators", *CALIBRATORS]) == 0
+    folder = tmp_path / "x-evaluation"
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    names = [result["name"] for result in evaluation["results"]]
+    assert names == ["as given", *CALIBRATORS]
+    for shown in (capsys.readouterr().out, (folder / "evaluation.md").read_text()):
+        assert all(name in shown for name in names)
+        assert "labels from 'labels'" in shown
+    latex = (folder / "evaluation.tex").read_text()
+    assert latex.count(r"\\") == len(names) + 1
+    assert latex.startswith(r"\begin{tabular}{l")
+
+
+def test_what_a_page_needs(tmp_path):
+    logits, labels = predictions(num_samples=500)
+    evaluation = evaluate(write_npz(tmp_path, logits, labels), resamples=200)
+    probs = cal.softmax(logits)
+    result = evaluation["results"][0]
+    table = cal.reliability(probs, labels)
+    assert result["reliability"]["count"] == table.count.tolist()
+    for bin_accuracy, low, high in zip(
+        *(result["reliability"][k] for k in ("accuracy", "accuracy_low", "accuracy_high")),
+        strict=True,
+    ):
+        assert bin_accuracy is None or low <= bin_accuracy <= high
+    low, high = result["intervals"]["ece"]
+    expected = cal.interval(cal.ece, probs, labels)
+    assert (low, high) == pytest.approx(expected, abs=0.02)
+    histogram = result["histogram"]
+    assert sum(histogram["right"]) == (probs.argmax(1) == labels).sum()
+    assert sum(histogram["right"]) + sum(histogram["wrong"]) == 500
+    assert result["risk_coverage"]["coverage"][-1] == 1
+    assert result["risk_coverage"]["risk"][-1] == pytest.approx(1 - result["metrics"]["acc"])
+    assert sum(result["classes"]["count"]) == 500
+    chosen = probs.argmax(1) == 2
+    gap = probs[chosen].max(1).mean() - (labels[chosen] == 2).mean()
+    assert result["classes"]["gap"][2] == pytest.approx(gap)
+
+
+def test_a_class_never_predicted_has_no_gap(tmp_path):
+    logits = np.array([[2.0, 0.0, -9.0], [0.0, 3.0, -9.0]] * 3)
+    evaluation = evaluate(write_npz(tmp_path, logits, np.array([0, 1, 2] * 2)))
+    assert evaluation["results"][0]["classes"]["gap"][2] is None
+
+
+def test_same_command_same_bytes(tmp_path):
+    path = write_npz(tmp_path, *predictions())
+    outputs = []
+    for out in ("a", "b"):
+        evaluate(path, out=tmp_path / out, calibrators=("temperature", "vector", "isotonic"))
+        outputs.append((tmp_path / out / "evaluation.json").read_bytes())
+    assert outputs[0] == outputs[1]
+
+
+def test_many_samples_are_compressed_without_loss(tmp_path, monkeypatch):
+    logits, labels = predictions(num_samples=1000)
+    path = write_npz(tmp_path, logits, labels)
+    whole = evaluate(path)["results"][0]["metrics"]
+    monkeypatch.setattr("semmix.evaluate.samples.ROWS_PER_BLOCK", 100)
+    monkeypatch.setattr("semmix.evaluate.measure.MOST_KEPT", 200)
+    packed = evaluate(path)["results"][0]["metrics"]
+    for name, value in whole.items():
+        assert packed[name] == pytest.approx(value, abs=2e-3 if name == "aurc" else 1e-4)
+
+
+BIG = """
+import resource, sys
+from pathlib import Path
+from semmix.evaluate import EvaluateConfig, evaluate_file
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+evaluate_file(EvaluateConfig(path=Path(sys.argv[1]), calibrators=(), resamples=10))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """A mapped file of 0.3 or 1.2 million rows takes about the same memory."""
+    grown = []
+    for num_samples in (300_000, 1_200_000):
+        odds = np.sin(np.arange(num_samples, dtype=np.float32))
+        np.save(tmp_path / "logits.npy", np.stack([odds, -odds], 1))
+        np.save(tmp_path / "labels.npy", (odds < 0.5).astype(np.int8))
+        command = [sys.executable, "-c", BIG, str(tmp_path / "logits.npy")]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        grown.append(int(output.split()[-1]))
+    assert grown[1] - grown[0] < 40  # MiB: 7 of the mapped file, 8 of labels, the rest is chance
