@@ -128,31 +128,22 @@ def test_prototypes_are_class_means():
         class_prototypes(features, torch.tensor([0, 0, 2]), 3)
 
 
-@pytest.mark.parametrize("true_scale", [3.0, 8.0])
-def test_auto_scale_finds_the_slope_the_data_have(true_scale):
-    """Images at position t are of class 1 with probability sigmoid(s (t - 1/2)): s comes back."""
-    generator = torch.Generator().manual_seed(0)
-    t = torch.rand(40_000, generator=generator, dtype=torch.float64) * 3 - 1
-    labels = (torch.rand(40_000, generator=generator) < lambda_from(t, true_scale)).long()
-    prototypes = torch.tensor([[0.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
-    features = torch.stack([t, torch.randn(40_000, generator=generator).double()], 1)
-    chosen = choose_scale(scale_curve(features, labels, prototypes))
-    assert chosen == pytest.approx(true_scale, rel=0.06)
+@pytest.mark.parametrize(("accuracy", "scale"), [(0.88, 4.0), (0.76, 2.3), (0.97, 7.0)])
+def test_auto_scale_makes_ends_as_sure_as_the_encoder_is_right(accuracy, scale):
+    """Ends at lambda_E 0 and 1 have the label sigmoid(s / 2): the paper's s follow from CLIP's."""
+    positions = torch.linspace(0, 1, 8, dtype=torch.float64).expand(50, 8)
+    chosen = choose_scale(scale_curve(positions, accuracy))
+    assert chosen == pytest.approx(scale, rel=0.04)
+    assert torch.sigmoid(torch.tensor(chosen / 2)).item() == pytest.approx(accuracy, abs=0.005)
 
 
 def test_scale_curve_matches_the_slow_twin():
-    generator = torch.Generator().manual_seed(1)
-    features = torch.randn(300, 4, generator=generator).double()
-    labels = torch.arange(300) % 3
-    prototypes = torch.randn(3, 4, generator=generator).double()
-    losses = []
-    for f, label in zip(features, labels.tolist(), strict=True):
-        own = min(range(3), key=lambda c: float((f - prototypes[c]).square().sum()))
-        t = min(lambda_e(f, prototypes[own], prototypes[o]).item() for o in {0, 1, 2} - {own})
-        assert t >= 0.5
-        sure = 1 / (1 + np.exp(-SCALES[30] * (t - 0.5)))
-        losses.append(-np.log(sure if own == label else 1 - sure))
-    assert scale_curve(features, labels, prototypes)[30].item() == pytest.approx(np.mean(losses))
+    positions = torch.randn(9, 5, generator=torch.Generator().manual_seed(1)).double() + 0.5
+    sure = []
+    for first, *_, last in positions.tolist():
+        sure += [1 / (1 + np.exp(-SCALES[30] * (t - 0.5))) for t in (last, 1 - first)]
+    expected = abs(np.mean(sure) - 0.8)
+    assert scale_curve(positions, 0.8)[30].item() == pytest.approx(expected)
 
 
 def test_softmax_curve_matches_the_slow_twin():

@@ -97,8 +97,8 @@ def test_headline_says_what_was_found():
 
 
 def test_the_curve_cuts_off_what_is_hopeless():
-    scale = {"candidates": [0.5, 4, 64], "nll": [0.7, 0.3, 9.0], "chosen": 4.0}
-    chart = str(curve_chart(scale, "nll", "chosen"))
+    scale = {"candidates": [0.5, 4, 64], "gap": [0.7, 0.3, 9.0], "chosen": 4.0}
+    chart = str(curve_chart(scale, "gap", "chosen"))
     points = chart.split('<polyline points="')[1].split('"')[0].split()
     assert len(points) == 2
     assert "scale in use is 4.00" in chart

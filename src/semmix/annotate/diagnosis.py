@@ -93,13 +93,13 @@ def _distances(notes: Annotation) -> Tensor:
 
 
 def _scale(notes: Annotation) -> dict[str, Any]:
-    """Return the chosen scales and both curves of negative log-likelihood on validation."""
+    """Return the chosen scales and the curves they are the lowest points of."""
     return {
         "chosen": notes.scale,
         "chosen_by": notes.artifact.manifest["scale_chosen_by"],
         "softmax": notes.scale_for("encoder_softmax"),
         "candidates": list(SCALES),
-        "nll": notes.tensors["scale_curve"].tolist(),
+        "gap": notes.tensors["scale_curve"].tolist(),
         "softmax_nll": notes.tensors["softmax_curve"].tolist(),
     }
 

@@ -107,19 +107,21 @@ def _finish(
     """Put the parts together and choose both scales on the validation split."""
     parts = [load_file(_part(artifact.folder, k)) for k in range(store.plan.num_shards)]
     features = embed_split(encoder, val, "scale")
+    nearest = nearest_class(similarity(features, prototypes), prototypes)
+    accuracy = float((nearest == val.labels).double().mean())
+    positions = torch.cat([part["lambda_e"] for part in parts])
     tensors = {
-        "lambda_e": torch.cat([part["lambda_e"] for part in parts]),
+        "lambda_e": positions,
         "similarity": torch.cat([part["similarity"] for part in parts]),
         "prototypes": prototypes,
-        "scale_curve": scale_curve(features, val.labels, prototypes),
+        "scale_curve": scale_curve(positions, accuracy),
         "softmax_curve": softmax_curve(features, val.labels, prototypes),
     }
     write_tensors(artifact.folder / TENSORS, tensors)
-    nearest = nearest_class(similarity(features, prototypes), prototypes)
     chosen = {
         "scale": choose_scale(tensors["scale_curve"]) if scale is None else scale,
         "softmax_scale": choose_scale(tensors["softmax_curve"]),
-        "prototype_accuracy": float((nearest == val.labels).double().mean()),
+        "prototype_accuracy": accuracy,
     }
     content = {"inputs": artifact.manifest["inputs"], **chosen, "tensors": digest_tensors(tensors)}
     chosen_by = "auto" if scale is None else "user"

@@ -56,7 +56,7 @@ def write_diagnosis(
         pairs=pairs[:MAX_PAIRS],
         pairs_left_out=len(pairs[MAX_PAIRS:]),
         lambda_chart=lambda_chart(_gallery(notes, [])),
-        scale_chart=curve_chart(found["scale"], "nll", "chosen"),
+        scale_chart=curve_chart(found["scale"], "gap", "chosen"),
         softmax_chart=curve_chart(found["scale"], "softmax_nll", "softmax"),
         sheet=_strips(notes, spread(num_sets, NUM_SHOWN), class_names),
         odd_sheet=_strips(notes, found["odd_sets"][:NUM_ODD_SHOWN], class_names),
@@ -93,18 +93,21 @@ def headline(found: dict[str, Any]) -> str:
     )
 
 
+CURVES = {"gap": "mean label of ends less accuracy", "softmax_nll": "validation NLL"}
+
+
 def curve_chart(scale: dict[str, Any], curve: str, chosen: str) -> Markup:
-    """Return the validation loss at each candidate scale, the chosen one marked."""
+    """Return what a scale is chosen by at each candidate, the one in use marked."""
     scales, losses = np.log2(scale["candidates"]), np.array(scale[curve])
-    top = 1.05 * losses[0]  # at scale 0.5 hardly anything is known; what is worse is cut off
+    top = 1.05 * max(losses[0], losses.min() + 0.1)  # what is far worse is cut off
     shown = np.where(losses <= top, losses, np.nan)
     low = float(losses.min())
     frame = Frame((scales[0], scales[-1]), (low - 0.05 * (top - low), top), height=230)
     ticks = [(np.log2(s), f"{s:g}") for s in (0.5, 1, 2, 4, 8, 16, 32, 64)]
     at = np.log2(scale[chosen])
     return frame.drawing(
-        f"Validation loss against the scale; the scale in use is {scale[chosen]:.2f}.",
-        frame.axes("scale s", "validation NLL", ticks, round_ticks(*frame.y_range)),
+        f"{CURVES[curve]} against the scale; the scale in use is {scale[chosen]:.2f}.",
+        frame.axes("scale s", CURVES[curve], ticks, round_ticks(*frame.y_range)),
         frame.line(scales, shown, f"line {series_style(1)}"),
         frame.segment((at, frame.y_range[0]), (at, frame.y_range[1]), "mark dashed"),
     )
