@@ -13,8 +13,8 @@ from semmix._errors import SemmixError
 Array = NDArray[Any]
 Rows = Array | Tensor
 
-BLOCK_ELEMENTS = 1 << 20
-"""Entries looked at together: few enough for the cache, enough to keep every thread busy."""
+BLOCK_ELEMENTS = 1 << 18
+"""Entries looked at together, few enough to stay in the cache while they are."""
 
 NEGATIVE_TOLERANCE = 1e-6
 SUM_TOLERANCE = 1e-3
@@ -104,12 +104,12 @@ def as_float64(values: Rows) -> Array:
     return as_numpy(values).astype(np.float64, copy=False)
 
 
-def prob_blocks(probs: Rows, name: str = "probs") -> Iterator[tuple[slice, Tensor]]:
-    """Yield blocks of checked rows as float32 or float64 tensors, with where they stand."""
+def prob_blocks(probs: Rows, name: str = "probs") -> Iterator[tuple[slice, Array]]:
+    """Yield blocks of checked rows as float32 or float64 arrays, with where they stand."""
     half = probs.dtype in (torch.float16, torch.bfloat16, np.float16)
     tolerance = HALF_SUM_TOLERANCE if half else SUM_TOLERANCE
     for where in row_blocks(*probs.shape):
-        block = as_tensor(probs[where])
+        block = as_block(probs[where])
         _check_block(block, name, where.start, tolerance)
         yield where, block
 
@@ -121,29 +121,23 @@ def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
         yield slice(first, min(first + step, num_rows))
 
 
-def as_tensor(rows: Rows) -> Tensor:
-    """Return a float32 or float64 tensor that shares memory with `rows` where it can."""
-    if not isinstance(rows, Tensor):
-        # torch shares memory only with arrays it may write to, in the machine's own byte order
-        native = rows.dtype.newbyteorder("=")
-        rows = torch.from_numpy(
-            rows if rows.flags.writeable and rows.dtype == native else rows.astype(native)
-        )
-    if rows.dtype in (torch.float32, torch.float64):
-        return rows
-    return rows.float() if rows.is_floating_point() else rows.double()
+def as_block(rows: Rows) -> Array:
+    """Return a float32 or float64 array that shares memory with `rows` where it can."""
+    array = as_numpy(rows)
+    wide = array.dtype if array.dtype in (np.float32, np.float64) else np.float64
+    return array.astype(np.float32 if array.dtype == np.float16 else wide, copy=False)
 
 
-def _check_block(block: Tensor, name: str, first_row: int, tolerance: float) -> None:
-    # NaN and infinity reach the row sum, so that comparing sums finds them too
-    sums = block.sum(1, dtype=block.dtype)
-    summing = bool(((sums - 1).abs() <= tolerance).all())
+def _check_block(block: Array, name: str, first_row: int, tolerance: float) -> None:
+    # NaN and infinity reach the row sum, so that comparing sums finds them too.
+    sums = np.einsum("nk->n", block)
+    summing = bool((np.abs(sums - 1) <= tolerance).all())
     if not summing or float(block.min()) < -NEGATIVE_TOLERANCE:
         _explain(block, sums, name, first_row)
 
 
-def _explain(block: Tensor, sums: Tensor, name: str, first_row: int) -> None:
-    _check_finite(as_numpy(block), name, first_row)
+def _explain(block: Array, sums: Array, name: str, first_row: int) -> None:
+    _check_finite(block, name, first_row)
     low, high = float(block.min()), float(block.max())
     if low < -NEGATIVE_TOLERANCE or high > 1 + HALF_SUM_TOLERANCE:
         raise SemmixError(
@@ -151,7 +145,7 @@ def _explain(block: Tensor, sums: Tensor, name: str, first_row: int) -> None:
             f"values from {low:.4g} to {high:.4g}",
             "these look like logits: pass softmax(logits)",
         )
-    row = int((sums - 1).abs().argmax())
+    row = int(np.abs(sums - 1).argmax())
     raise SemmixError(
         f"every row of {name} must sum to one",
         f"row {first_row + row} sums to {float(sums[row]):.6g}",

@@ -164,9 +164,9 @@ def top_label(
     probs, labels = check_samples(probs, labels, ignore_index)
     confidence, predicted = [], []
     for _, block in prob_blocks(probs):
-        values, indices = block.max(1)
-        confidence.append(values.cpu().numpy())
-        predicted.append(indices.cpu().numpy())
+        best = block.argmax(1)
+        confidence.append(block[np.arange(len(block)), best])
+        predicted.append(best)
     chosen = np.concatenate(predicted)
     correct = labels == chosen if labels.ndim == 1 else labels[np.arange(len(chosen)), chosen]
     weights = sample_weights(labels, class_weights, probs.shape[1])

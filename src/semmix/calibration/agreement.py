@@ -22,9 +22,7 @@ def kl_divergence(probs: Any, human: Any) -> float:
 def total_variation(probs: Any, human: Any) -> float:
     """Return the mean of half the sum of |p_k - q_k|, between 0 and 1."""
     probs, human = _pair(probs, human)
-    distances = [
-        np.abs(block.cpu().numpy() - human[where]).sum(1) for where, block in prob_blocks(probs)
-    ]
+    distances = [np.abs(block - human[where]).sum(1) for where, block in prob_blocks(probs)]
     return float(np.concatenate(distances).mean() / 2)
 
 

@@ -229,12 +229,12 @@ def log_losses(probs: Rows, labels: Array) -> Array:
     """Return each sample's -sum_k q_k log p_k in float64, `[N]`."""
     losses = np.empty(len(labels))
     for where, block in prob_blocks(probs):
-        tiny = np.finfo(str(block.dtype).removeprefix("torch.")).tiny
-        rows, targets = block.cpu().numpy(), labels[where]
+        tiny, targets = np.finfo(block.dtype).tiny, labels[where]
         if targets.ndim == 1:
-            losses[where] = -np.log(np.maximum(_of_label(rows, targets), tiny, dtype=np.float64))
+            chosen = block[np.arange(len(block)), targets]
+            losses[where] = -np.log(np.maximum(chosen, tiny, dtype=np.float64))
         else:
-            losses[where] = -(targets * np.log(np.maximum(rows, tiny, dtype=np.float64))).sum(1)
+            losses[where] = -(targets * np.log(np.maximum(block, tiny, dtype=np.float64))).sum(1)
     return losses
 
 
@@ -242,7 +242,7 @@ def squared_errors(probs: Rows, labels: Array) -> Array:
     """Return each sample's sum_k (p_k - q_k)^2 in float64, `[N]`."""
     errors = np.empty(len(labels))
     for where, block in prob_blocks(probs):
-        rest, targets = block.cpu().numpy().astype(np.float64), labels[where]
+        rest, targets = block.astype(np.float64), labels[where]
         if targets.ndim == 1:
             rest[np.arange(len(rest)), targets] -= 1
         else:
@@ -255,7 +255,7 @@ def entropies(probs: Rows) -> Array:
     """Return each sample's -sum_k p_k log p_k in float64, `[N]`."""
     values = np.empty(len(probs))
     for where, block in prob_blocks(probs):
-        rows = block.cpu().numpy().astype(np.float64)
+        rows = block.astype(np.float64)
         values[where] = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(1)
     return values
 
@@ -274,8 +274,7 @@ def classwise_columns(
 ) -> Iterator[tuple[Array, tuple[Array, ...]]]:
     """Yield, block by block, the cell (class, bin) of every p_k with its weight, p_k and target."""
     classes = np.arange(probs.shape[1])
-    for where, block in prob_blocks(probs):
-        rows = block.cpu().numpy()
+    for where, rows in prob_blocks(probs):
         cells = bin_index(rows, bins) + bins * classes
         targets = labels[where] if labels.ndim == 2 else labels[where, None] == classes
         weight = np.ones((len(rows), 1)) if weights is None else weights[where, None]
@@ -288,7 +287,3 @@ def _expected_square(labels: Array, weights: Array | None) -> float:
     if labels.ndim == 1:
         return 1.0
     return float(np.average((labels**2).sum(1), weights=weights))
-
-
-def _of_label(rows: Array, labels: Array) -> Array:
-    return rows[np.arange(len(rows)), labels]
