@@ -1,5 +1,7 @@
 """The command line: help, mistakes, and each stage as its own command."""
 
+import subprocess
+
 import pytest
 
 from semmix import MixSets
@@ -64,6 +66,25 @@ def test_unwritable_folder_is_explained(capsys, tmp_path):
     status, _, err = run(capsys, *words)
     assert status == 1
     assert "choose a writable folder" in err
+
+
+def test_full_disk_while_training_is_explained_and_survived(capsys, tmp_path):
+    """On a real, tiny file system; with room again, the same command ends the run."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    words = ["train", "digits", "--train-size", "50", "--classifier", "small", "--epochs", "2",
+             "--batch-size", "50", "--method", "ce", "--out", tmp_path / "run"]  # fmt: skip
+    try:
+        status, _, err = run(capsys, *words)
+        assert status == 1
+        assert "No space left" in err
+        assert "->" in err
+        subprocess.run(["mount", "-o", "remount,size=16m", str(tmp_path)], check=True)
+        assert run(capsys, *words)[0] == 0
+        assert (tmp_path / "run" / "metrics.json").exists()
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_stages_one_by_one(capsys, tmp_path, monkeypatch):

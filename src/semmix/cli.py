@@ -108,6 +108,10 @@ def main(argv: list[str] | None = None) -> int:
     except SemmixError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        fix = "check the path and the free space; the same command goes on from here"
+        print(f"error: {error}\n  -> {fix}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         return 130
