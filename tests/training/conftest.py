@@ -25,13 +25,7 @@ def toy_dataset() -> Dataset:
     )
 
 
-@pytest.fixture(scope="session")
-def toy_data() -> Dataset:
-    return toy_dataset()
-
-
-@pytest.fixture(scope="session")
-def toy_source(toy_data) -> MixedSource:
+def toy_mixed(data: Dataset) -> MixedSource:
     pairs = torch.tensor(all_pairs(3) * 4)
     lam = torch.linspace(0, 1, 8).expand(len(pairs), 8)
     i, j = pairs[:, :1], pairs[:, 1:]
@@ -39,4 +33,14 @@ def toy_source(toy_data) -> MixedSource:
     images = base[:, :, None, None, None].expand(-1, -1, 1, 8, 8).to(torch.uint8)
     soft = mix_labels(i, j, lam, num_classes=3)
     inputs = {"mixsets": "toy", "annotation": None, "labels": "requested", "scale": None}
-    return MixedSource(MixedImages.build(images, soft, pairs), toy_data.train.digest, inputs)
+    return MixedSource(MixedImages.build(images, soft, pairs), data.train.digest, inputs)
+
+
+@pytest.fixture(scope="session")
+def toy_data() -> Dataset:
+    return toy_dataset()
+
+
+@pytest.fixture(scope="session")
+def toy_source(toy_data) -> MixedSource:
+    return toy_mixed(toy_data)

@@ -38,6 +38,13 @@ from semmix.training.checkpoint import (
     rewind_stats,
     save_checkpoint,
 )
+from semmix.training.distributed import (
+    average_over_processes,
+    join_processes,
+    shared_forward,
+    sum_over_processes,
+    wait_for_all,
+)
 from semmix.training.graphs import CapturedStep
 from semmix.training.mixed import MixedSource, check_no_leak
 from semmix.training.schedules import SCHEDULES, learning_rate
@@ -122,10 +129,13 @@ def train_classifier(
 ) -> Path:
     """Train a classifier on `data`, and on mixed sets if the method asks for them; return `out`.
 
-    Does nothing if `out` holds the finished run, goes on if it holds a part of it.
+    Does nothing if `out` holds the finished run, goes on if it holds a part of it. Under `torchrun`
+    each process takes its share of every batch, and the first writes the files.
     """
     out = Path(out)
     device = pick_device(config.device)
+    batch_size = min(config.batch_size, len(data.train))
+    rank, world_size = join_processes(device, batch_size)
     rule = method(config.method, data.num_classes, **config.method_options)
     mixed = _mixed_images(rule, data, config, source)
     inputs = {
@@ -137,9 +147,10 @@ def train_classifier(
         "mixed": source.inputs if mixed and source else None,
     }
     run = begin_artifact(out, "config.json", "run", inputs)
+    wait_for_all(world_size)  # none may finish before all have looked
     if run.finished:
         return out
-    if not (out / "env.json").exists():
+    if rank == 0 and not (out / "env.json").exists():
         write_json(out / "env.json", describe_environment())
 
     # Data live on the device for the whole run.
@@ -157,10 +168,9 @@ def train_classifier(
         fused=device.type == "cuda",
     )
     rule.setup(labels)
-    forward = _forward(network, device)
+    forward = shared_forward(_forward(network, device), rank, world_size)
 
     # A step is `batch_size` real images; passes over them drop the incomplete last batch.
-    batch_size = min(config.batch_size, len(images))
     steps_per_pass = len(images) // batch_size
     steps_per_epoch = steps_per_pass
     if config.eq_data:
@@ -168,17 +178,21 @@ def train_classifier(
     total_steps = config.epochs * steps_per_epoch
     images_per_step = (1 + rule.num_mixed) * batch_size
 
-    # One step, captured as a CUDA graph on a GPU: batch, forward, backward, clip.
+    # One step: batch, forward, backward, clip. On a GPU it is captured as a CUDA graph, unless
+    # processes talk to each other in it.
     index = torch.zeros(batch_size, dtype=torch.int64, device=device)
 
     def body() -> Tensor:
         batch = make_batch(images, labels, index, mixed, rule.num_mixed, config)
         loss = rule.step(forward, batch)["loss"]
         loss.backward()
+        sum_over_processes(_gradients(network), world_size)
+        average_over_processes(_running_statistics(network), world_size)
         torch.nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
         return loss.detach()
 
     gradients = CapturedStep(body, network.parameters(), device)
+    gradients.captures &= world_size == 1
 
     # Everything that changes during the run, in one place: it is what a checkpoint holds.
     loss_sum = torch.zeros((), device=device)
@@ -192,7 +206,8 @@ def train_classifier(
     gradients.prepare()
     _copy_in_place(groups, untouched)
     step = _resume(out, groups, optimizer, best)
-    rewind_stats(out / "stats.jsonl", step * images_per_step)
+    if rank == 0:
+        rewind_stats(out / "stats.jsonl", step * images_per_step)
     saved_at = time.monotonic()
 
     order = torch.empty(0)
@@ -225,14 +240,15 @@ def train_classifier(
                     "lr": lr,
                     **{f"val_{k}": measured[k] for k in ("acc", "nll", "ece", "oe", "ue")},
                 }
-                append_stats(out / "stats.jsonl", row)
+                if rank == 0:
+                    append_stats(out / "stats.jsonl", row)
                 loss_sum.zero_()
                 if config.select == "best" and measured["acc"] > best["accuracy"]:
                     best = {k: v.clone() for k, v in network.state_dict().items()}
                     best["accuracy"] = torch.tensor(measured["acc"])
                 bar.advance(0, f"val acc {measured['acc']:.1%}, ECE {measured['ece']:.1%}")
 
-            if time.monotonic() - saved_at > config.checkpoint_seconds:
+            if rank == 0 and time.monotonic() - saved_at > config.checkpoint_seconds:
                 _finite(float(loss_sum), out)
                 state = {**groups, "optimizer": optimizer_tensors(optimizer), "best": best}
                 save_checkpoint(out / "checkpoint.safetensors", state, {"step": step})
@@ -241,11 +257,13 @@ def train_classifier(
 
     if config.select == "best":
         network.load_state_dict({k: v for k, v in best.items() if k != "accuracy"})
-    save_classifier(network, config.classifier, data.image_shape, out)
-    _write_predictions(network, data, device, out)
-    leak = bool(source and mixed and source.trained_on != data.train.digest)
-    run.finish(leak=leak, class_names=list(data.class_names))
-    (out / "checkpoint.safetensors").unlink(missing_ok=True)
+    if rank == 0:
+        save_classifier(network, config.classifier, data.image_shape, out)
+        _write_predictions(network, data, device, out)
+        leak = bool(source and mixed and source.trained_on != data.train.digest)
+        run.finish(leak=leak, class_names=list(data.class_names))
+        (out / "checkpoint.safetensors").unlink(missing_ok=True)
+    wait_for_all(world_size)
     return out
 
 
@@ -311,6 +329,15 @@ def _forward(network: Classifier, device: torch.device):
         return logits.float()
 
     return forward
+
+
+def _gradients(network: Classifier) -> list[Tensor]:
+    return [p.grad for p in network.parameters() if p.grad is not None]
+
+
+def _running_statistics(network: Classifier) -> list[Tensor]:
+    """Return what batch normalisation has seen so far, which differs between processes."""
+    return [b for name, b in network.named_buffers() if "running" in name]
 
 
 def _resume(

@@ -10,7 +10,6 @@ References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1 
 
 from __future__ import annotations
 
-import atexit
 import copy
 import json
 import math
@@ -21,11 +20,10 @@ from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from tyro.conf import arg
 
 from semmix._artifact import begin_artifact
-from semmix._device import pick_device, rank_and_world, to_device
+from semmix._device import pick_device, to_device
 from semmix._errors import SemmixError
 from semmix._files import digest_tensors, read_json, write_json
 from semmix._progress import progress
@@ -41,6 +39,12 @@ from semmix.training.checkpoint import (
     optimizer_tensors,
     rewind_stats,
     save_checkpoint,
+)
+from semmix.training.distributed import (
+    average_over_processes,
+    from_first,
+    join_processes,
+    wait_for_all,
 )
 from semmix.training.ema import PowerEMA
 from semmix.training.graphs import CapturedStep
@@ -126,7 +130,7 @@ def train_generator(
     """
     out, device, shape = Path(out), pick_device(config.device), tuple(images.shape[1:])
     network_config = _network_config(config, images, num_classes)
-    rank, world_size = _join(device, config.batch_size)
+    rank, world_size = join_processes(device, config.batch_size)
     inputs = _inputs(images, labels, num_classes, trained_on, held_out, config)
     artifact = begin_artifact(out, MANIFEST, "generator", inputs)
     checkpoint = out / "checkpoint.safetensors"
@@ -149,7 +153,7 @@ def train_generator(
     def train_step(step: int, lr: float) -> Tensor:
         torch.manual_seed(fold_seed(config.seed, "generator step", step))
         loss = gradients()
-        _average_over_processes([loss, *_gradients_of(network)], world_size)
+        average_over_processes([loss, *_gradients_of(network)], world_size)
         optimizer.param_groups[0]["lr"] = lr
         optimizer.step()
         return loss
@@ -216,7 +220,7 @@ def train_generator(
             held_out_losses=losses, label_dropout=config.label_dropout,
         )  # fmt: skip
         checkpoint.unlink(missing_ok=True)
-    _wait_for_all(world_size)
+    wait_for_all(world_size)
     return out
 
 
@@ -366,7 +370,7 @@ def _run_length(config, out: Path, train_step, device, rank: int, world_size: in
     if path.exists():
         return read_json(path)["num_images"]
     rate = _images_per_second(train_step, config, device)
-    num_images = _from_first(round(60 * config.minutes * rate), world_size)
+    num_images = from_first(round(60 * config.minutes * rate), world_size)
     if rank == 0:
         write_json(path, {"minutes": config.minutes, "num_images": num_images})
     return num_images
@@ -393,44 +397,3 @@ def _load_in_place(weights: dict[str, Tensor], values: dict[str, Tensor]) -> Non
     """Copy `values` into `weights`, whose memory a captured graph may hold on to."""
     for name, weight in weights.items():
         weight.copy_(values[name])
-
-
-# ---- several processes (torchrun)
-
-
-def _join(device: torch.device, batch_size: int) -> tuple[int, int]:
-    """Return this process's rank and their number, connected to the others."""
-    rank, world_size = rank_and_world()
-    if batch_size % world_size:
-        fix = f"use a multiple of {world_size}"
-        raise SemmixError("the batch cannot be shared equally", batch_size, fix)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if world_size > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(dist.destroy_process_group)
-    return rank, world_size
-
-
-def _average_over_processes(tensors: list[Tensor], world_size: int) -> None:
-    """Replace every tensor by its mean over all processes: gradients, by the whole batch's."""
-    if world_size == 1:
-        return
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    dist.all_reduce(flat)
-    parts = (flat / world_size).split([tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view_as(tensor))
-
-
-def _from_first(value: int, world_size: int) -> int:
-    """Return process 0's value on all."""
-    shared = [value]
-    if world_size > 1:
-        dist.broadcast_object_list(shared)
-    return shared[0]
-
-
-def _wait_for_all(world_size: int) -> None:
-    if world_size > 1:
-        dist.barrier()

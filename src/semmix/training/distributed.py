@@ -1,0 +1,98 @@
+"""Several processes (torchrun) that do the work of one."""
+
+from __future__ import annotations
+
+import atexit
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from semmix._device import rank_and_world
+from semmix._errors import SemmixError
+from semmix.methods import Forward
+
+
+def join_processes(device: torch.device, batch_size: int) -> tuple[int, int]:
+    """Return this process's rank and their number, connected to the others."""
+    rank, world_size = rank_and_world()
+    if batch_size % world_size:
+        fix = f"use a multiple of {world_size}"
+        raise SemmixError("the batch cannot be shared equally", batch_size, fix)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if world_size > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    return rank, world_size
+
+
+def sum_over_processes(tensors: list[Tensor], world_size: int) -> None:
+    """Replace every tensor by its sum over all processes, in one exchange."""
+    if world_size == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+def average_over_processes(tensors: list[Tensor], world_size: int) -> None:
+    """Replace every tensor by its mean over all processes."""
+    if world_size > 1:
+        sum_over_processes(tensors, world_size)
+        for tensor in tensors:
+            tensor.div_(world_size)
+
+
+def gather_rows(own: Tensor, rank: int, world_size: int) -> Tensor:
+    """Return all processes' rows, in the order of their ranks.
+
+    Gradients flow into this process's rows alone: summed over processes they are the whole ones.
+    """
+    if world_size == 1:
+        return own
+    parts = [torch.empty_like(own) for _ in range(world_size)]
+    dist.all_gather(parts, own.detach().contiguous())
+    parts[rank] = own
+    return torch.cat(parts)
+
+
+def shared_forward(forward: Forward, rank: int, world_size: int) -> Forward:
+    """Return the same function of a whole batch, each process computing its share of the rows.
+
+    Whatever is done with the logits then happens on the whole batch in every process: losses that
+    compare images, and methods with memory, need not know that there are several.
+    """
+    if world_size == 1:
+        return forward
+
+    def whole(images: Tensor) -> Tensor:
+        order = _shuffled(len(images), images.device)
+        own = forward(images[order.view(world_size, -1)[rank]])
+        return gather_rows(own, rank, world_size)[order.argsort()]
+
+    return whole
+
+
+@lru_cache
+def _shuffled(num: int, device: torch.device) -> Tensor:
+    # A fixed shuffle: no process gets all of one kind (ends of mixed sets, mixups, ...), which
+    # would show in its batch statistics.
+    return torch.randperm(num, generator=torch.Generator().manual_seed(num)).to(device)
+
+
+def from_first(value: int, world_size: int) -> int:
+    """Return process 0's value on all."""
+    shared = [value]
+    if world_size > 1:
+        dist.broadcast_object_list(shared)
+    return shared[0]
+
+
+def wait_for_all(world_size: int) -> None:
+    """Return when every process has come here."""
+    if world_size > 1:
+        dist.barrier()

@@ -1,0 +1,103 @@
+"""Two processes train what one trains."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from semmix import SemmixError
+from semmix.training import classifier as loop
+from semmix.training.classifier import TrainConfig, build_network, train_classifier
+
+CONFIG = TrainConfig(
+    method="ce", classifier="small", epochs=2, batch_size=20, lr=0.05, pad=1, device="cpu",
+    clip_norm=1e9,  # clipping would hide a wrong scale
+)  # fmt: skip
+# Methods that draw in a step, compare images of a batch, remember, or learn from validation.
+METHODS = ("ce", "csm", "regmixup", "unimix", "mmce", "crl", "cals")
+
+
+def without_batch_statistics(name, data):
+    """Batch statistics are those of a process's own share; without them runs must agree."""
+    network = build_network(name, data)
+    for index, layer in enumerate(network.body.layers):
+        if isinstance(layer, nn.BatchNorm2d):
+            network.body.layers[index] = nn.GroupNorm(4, layer.num_features)
+    return network
+
+
+def train_all(data, source, folder) -> None:
+    train_classifier(data, CONFIG, folder / "statistics")
+    loop.build_network = without_batch_statistics
+    for name in METHODS:
+        train_classifier(data, replace(CONFIG, method=name), folder / name, source)
+    loop.build_network = build_network
+
+
+SCRIPT = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import torch
+from conftest import toy_dataset, toy_mixed
+from test_distributed import train_all
+torch.set_num_threads(1)
+data = toy_dataset()
+train_all(data, toy_mixed(data), Path(sys.argv[2]))
+"""
+
+
+def start(folder, here, rank: int, port: int) -> subprocess.Popen:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = {**os.environ, **address, "RANK": str(rank), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", SCRIPT, str(here), str(folder)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, toy_data, toy_source, request):
+    """The folders of all runs, made by one process and by two."""
+    folder = tmp_path_factory.mktemp("runs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [start(folder / "two", request.path.parent, rank, port) for rank in (0, 1)]
+    train_all(toy_data, toy_source, folder / "one")
+    assert [process.wait(timeout=100) for process in ranks] == [0, 0]
+    return folder
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_processes_learn_what_one_learns(runs, name):
+    one, two = (load_file(runs / n / name / "weights.safetensors") for n in ("one", "two"))
+    for key in one:
+        torch.testing.assert_close(one[key], two[key], rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_of_shares_are_averaged(runs):
+    """With batch normalisation two processes learn nearly, not exactly, what one learns."""
+    one, two = (load_file(runs / n / "statistics/weights.safetensors") for n in ("one", "two"))
+    for key in one:
+        if "running_mean" in key:
+            assert (one[key] - two[key]).norm() < 0.3 * one[key].norm(), key
+    metrics = json.loads((runs / "two/statistics/metrics.json").read_text())
+    assert metrics["test"]["acc"] > 0.6
+
+
+def test_the_first_process_alone_writes(runs):
+    names = [{p.name for p in (runs / n / "csm").iterdir()} for n in ("one", "two")]
+    assert names[0] == names[1]
+    lines = (runs / "two/csm/stats.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(tmp_path, toy_data, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(SemmixError, match="multiple of 3"):
+        train_classifier(toy_data, CONFIG, tmp_path / "run")
