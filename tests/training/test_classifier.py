@@ -1,9 +1,9 @@
 """The classifier loop: any method, the same run after any interruption."""
 
 import json
+import multiprocessing
+import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -96,31 +96,33 @@ def _stop_after(monkeypatch, step: int) -> None:
     monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
 
 
-KILLED = """
-import sys; sys.path.insert(0, {tests!r})
-from conftest import toy_dataset
-from semmix.training.classifier import TrainConfig, train_classifier
-config = TrainConfig(method="ce", classifier="small", epochs=60, batch_size=20, lr=0.05, pad=1,
-                     flip=False, device="cpu", checkpoint_seconds=0)
-train_classifier(toy_dataset(), config, {out!r})
-"""
-
-
-def test_killed_process_goes_on_to_the_same_weights(tmp_path, toy_data, request):
+def test_run_killed_ten_times_ends_with_the_same_weights(tmp_path, toy_data):
     """kill -9, at whatever step it happens to be."""
-    tests = str(request.path.parent)
     config = replace(SMALL, epochs=60, checkpoint_seconds=0)
     whole = train_classifier(toy_data, config, tmp_path / "whole")
-    script = KILLED.format(tests=tests, out=str(tmp_path / "killed"))
-    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
-    while not checkpoint.exists() and process.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
-    assert same_weights(whole, tmp_path / "killed")
+    processes = multiprocessing.get_context("forkserver")
+    # Imported once instead of ten times (optimizers load dynamo when first used).
+    processes.set_forkserver_preload(["semmix.training.classifier", "torch._dynamo"])
+    moments = random.Random(0)
+    out = tmp_path / "killed"
+    for _ in range(10):
+        process = processes.Process(target=train_classifier, args=(toy_data, config, out))
+        before = _written(out / "checkpoint.safetensors")
+        process.start()
+        while process.is_alive() and _written(out / "checkpoint.safetensors") == before:
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "the run was over before it was killed"
+    train_classifier(toy_data, config, out)
+    assert same_weights(whole, out)
+    assert (whole / "stats.jsonl").read_text() == (out / "stats.jsonl").read_text()
+
+
+def _written(path) -> int | None:
+    """Return when the file was written last."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def test_finished_run_is_not_done_again(tmp_path, toy_data):
