@@ -9,6 +9,9 @@ import numpy as np
 from semmix._errors import SemmixError
 from semmix.calibration._inputs import Array
 
+CHUNK = 1 << 15
+"""Values binned together: temporaries of this size stay in the cache."""
+
 
 class Reliability(NamedTuple):
     """What a reliability diagram shows of each bin `(lower, upper]`; empty bins hold NaN."""
@@ -99,11 +102,22 @@ def bin_index(values: Array, bins: int) -> Array:
     Edges are rounded to the values' own type, so that 0.6 stored in float32 is still the edge 9/15.
     """
     edges = bin_edges(check_bins(bins)).astype(values.dtype)
-    index = np.clip(np.ceil(values * bins).astype(np.int64) - 1, 0, bins - 1)
-    # The product may round across an edge: compare with the edges themselves.
-    index -= (values <= edges[index]) & (index > 0)
-    index += (values > edges[index + 1]) & (index < bins - 1)
+    index = np.empty(values.shape, np.int64)
+    flat_values, flat_index = values.reshape(-1), index.reshape(-1)
+    for first in range(0, values.size, CHUNK):
+        chunk = slice(first, first + CHUNK)
+        flat_index[chunk] = _chunk_index(flat_values[chunk], edges)
     return index
+
+
+def _chunk_index(values: Array, edges: Array) -> Array:
+    bins = len(edges) - 1
+    scaled = values * bins
+    index = np.ceil(scaled).astype(np.int64) - 1
+    # Near an edge the product may have been rounded across it: ask the edges themselves.
+    near = np.abs(scaled - np.rint(scaled)) < 4 * bins * np.finfo(values.dtype).eps
+    index[near] = np.searchsorted(edges, values[near], "left") - 1
+    return np.clip(index, 0, bins - 1, out=index)
 
 
 def mean_absolute(mean: Array, deviation: Array) -> Array:

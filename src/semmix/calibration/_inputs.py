@@ -1,7 +1,8 @@
 """What the metrics accept: probabilities and labels, arrays or tensors, checked block by block."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from semmix._errors import SemmixError
 
 Array = NDArray[Any]
 Rows = Array | Tensor
+T = TypeVar("T")
 
-BLOCK_ELEMENTS = 1 << 18
+BLOCK_ELEMENTS = 1 << 19
 """Entries looked at together, few enough to stay in the cache while they are."""
 
 NEGATIVE_TOLERANCE = 1e-6
@@ -106,12 +108,19 @@ def as_float64(values: Rows) -> Array:
 
 def prob_blocks(probs: Rows, name: str = "probs") -> Iterator[tuple[slice, Array]]:
     """Yield blocks of checked rows as float32 or float64 arrays, with where they stand."""
-    half = probs.dtype in (torch.float16, torch.bfloat16, np.float16)
-    tolerance = HALF_SUM_TOLERANCE if half else SUM_TOLERANCE
     for where in row_blocks(*probs.shape):
-        block = as_block(probs[where])
-        _check_block(block, name, where.start, tolerance)
-        yield where, block
+        yield where, _checked(probs, where, name)
+
+
+def map_blocks(work: Callable[[slice, Array], T], probs: Rows) -> list[T]:
+    """Return `work(where, rows)` of every block of checked rows, several at a time if many."""
+    if probs.shape[0] * probs.shape[1] < 8 * BLOCK_ELEMENTS:
+        return [work(where, rows) for where, rows in prob_blocks(probs)]
+    # NumPy lets other threads run while it computes.
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return list(
+            pool.map(lambda where: work(where, _checked(probs, where)), row_blocks(*probs.shape))
+        )
 
 
 def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
@@ -128,12 +137,16 @@ def as_block(rows: Rows) -> Array:
     return array.astype(np.float32 if array.dtype == np.float16 else wide, copy=False)
 
 
-def _check_block(block: Array, name: str, first_row: int, tolerance: float) -> None:
+def _checked(probs: Rows, where: slice, name: str = "probs") -> Array:
+    half = probs.dtype in (torch.float16, torch.bfloat16, np.float16)
+    tolerance = HALF_SUM_TOLERANCE if half else SUM_TOLERANCE
+    block = as_block(probs[where])
     # NaN and infinity reach the row sum, so that comparing sums finds them too.
     sums = np.einsum("nk->n", block)
     summing = bool((np.abs(sums - 1) <= tolerance).all())
     if not summing or float(block.min()) < -NEGATIVE_TOLERANCE:
-        _explain(block, sums, name, first_row)
+        _explain(block, sums, name, where.start)
+    return block
 
 
 def _explain(block: Array, sums: Array, name: str, first_row: int) -> None:

@@ -14,8 +14,10 @@ import numpy as np
 
 from semmix._errors import SemmixError
 from semmix.calibration._bins import BinSums, bin_index, check_bins
-from semmix.calibration._inputs import Array, as_vector, check_samples, prob_blocks
+from semmix.calibration._inputs import Array, as_vector, check_samples, map_blocks
 from semmix.calibration._smooth import smooth_calibration_error
+
+FEW_CLASSES = 32
 
 
 class RiskCoverage(NamedTuple):
@@ -34,13 +36,15 @@ class TopLabel:
     def __init__(self, confidence: Array, correct: Array, weights: Array | None = None):
         self.confidence = confidence
         self.correct = correct
-        self.weights = np.ones(len(confidence)) if weights is None else weights
+        # Without weights all are 1, in no memory of their own.
+        self.weights = np.broadcast_to(1.0, len(confidence)) if weights is None else weights
+        self.unweighted = weights is None
         self._index: dict[int, Array] = {}
 
     def reweighted(self, weights: Array) -> TopLabel:
         """Return the same samples under other weights, sharing their order and their bins."""
         other = copy.copy(self)
-        other.weights = weights
+        other.weights, other.unweighted = weights, False
         return other
 
     def compressed(self, cells: int) -> TopLabel:
@@ -77,16 +81,26 @@ class TopLabel:
         totals = np.cumsum((self.weights * values)[self.order])[self.tie_ends]
         return np.diff(totals, prepend=0.0)
 
-    def bin_sums(self, bins: int = 15) -> BinSums:
-        """Return the sums over `bins` bins `(lower, upper]` of equal width."""
+    @cached_property
+    def gaps(self) -> Array:
+        """Confidence less correctness of each sample."""
+        return np.subtract(self.confidence, self.correct, dtype=np.float64)
+
+    def bin_index(self, bins: int) -> Array:
+        """Return which of `bins` bins `(lower, upper]` of equal width holds each sample."""
         if bins not in self._index:
             self._index[bins] = bin_index(self.confidence, check_bins(bins))
-        index, weights = self._index[bins], self.weights
-        return BinSums(
-            np.bincount(index, weights, bins),
-            np.bincount(index, weights * self.confidence, bins),
-            np.bincount(index, weights * self.correct, bins),
-        )
+        return self._index[bins]
+
+    def bin_gaps(self, bins: int) -> Array:
+        """Return each bin's share of the mean gap."""
+        gaps = self.gaps if self.unweighted else self.weights * self.gaps
+        return np.bincount(self.bin_index(bins), gaps, bins) / self.weights.sum()
+
+    def bin_sums(self, bins: int = 15) -> BinSums:
+        """Return the sums over each bin."""
+        columns = (self.weights, self.weights * self.confidence, self.weights * self.correct)
+        return BinSums(*(np.bincount(self.bin_index(bins), column, bins) for column in columns))
 
     def mean(self, values: Array) -> float:
         """Return the weighted mean of one value per sample."""
@@ -99,13 +113,13 @@ class TopLabel:
         return self.mean(self.confidence)
 
     def ece(self, bins: int = 15) -> float:
-        return self.bin_sums(bins).ece()
+        return float(np.abs(self.bin_gaps(bins)).sum())
 
     def oe(self, bins: int = 15) -> float:
-        return self.bin_sums(bins).oe()
+        return float(np.maximum(self.bin_gaps(bins), 0).sum())
 
     def ue(self, bins: int = 15) -> float:
-        return self.bin_sums(bins).ue()
+        return float(np.maximum(-self.bin_gaps(bins), 0).sum())
 
     def weighted_oe(self, bins: int = 15) -> float:
         return self.bin_sums(bins).weighted_oe()
@@ -123,7 +137,7 @@ class TopLabel:
 
     def aece(self, bins: int = 15) -> float:
         mass = np.cumsum(self.tie_sums(np.ones(len(self.weights))))
-        gap = np.cumsum(self.tie_sums(self.confidence - self.correct))
+        gap = np.cumsum(self.tie_sums(self.gaps))
         ends = mass[-1] * chunk_ends(len(self.weights), check_bins(bins))
         # Within a run of ties both sums grow in proportion: chunks that meet there share it.
         at_ends = np.interp(ends, np.append(0.0, mass), np.append(0.0, gap))
@@ -131,12 +145,13 @@ class TopLabel:
 
     def ece_of_chance(self, bins: int = 15) -> float:
         variances = self.weights * self.confidence * (1 - self.confidence)
-        deviations = np.sqrt(np.bincount(bin_index(self.confidence, bins), variances, bins))
+        deviations = np.sqrt(np.bincount(self.bin_index(bins), variances, bins))
         return float(np.sqrt(2 / np.pi) * deviations.sum() / self.weights.sum())
 
     def smooth_ece(self) -> float:
-        gaps = self.weights * (self.confidence - self.correct) / self.weights.sum()
-        return smooth_calibration_error(self.confidence, gaps)
+        return smooth_calibration_error(
+            self.confidence, self.weights * self.gaps / self.weights.sum()
+        )
 
     def aurc(self) -> float:
         """The mean over k of the error rate among the k most confident samples.
@@ -162,15 +177,23 @@ def top_label(
 ) -> TopLabel:
     """Return the top label of each sample; every sample is read and checked once."""
     probs, labels = check_samples(probs, labels, ignore_index)
-    confidence, predicted = [], []
-    for _, block in prob_blocks(probs):
-        best = block.argmax(1)
-        confidence.append(block[np.arange(len(block)), best])
-        predicted.append(best)
-    chosen = np.concatenate(predicted)
-    correct = labels == chosen if labels.ndim == 1 else labels[np.arange(len(chosen)), chosen]
     weights = sample_weights(labels, class_weights, probs.shape[1])
-    return TopLabel(np.concatenate(confidence), correct.astype(np.float64), weights)
+    blocks = map_blocks(lambda where, rows: _top_of(rows, labels[where]), probs)
+    confidence, correct = map(np.concatenate, zip(*blocks, strict=True))
+    return TopLabel(confidence, correct, weights)
+
+
+def _top_of(rows: Array, labels: Array) -> tuple[Array, Array]:
+    """Return the confidence of each row's prediction, and whether it is right."""
+    each = np.arange(len(rows))
+    if rows.shape[1] <= FEW_CLASSES and labels.ndim == 1:
+        # Few columns are searched faster one after the other than row by row.
+        columns = np.ascontiguousarray(rows.T)
+        confidence = columns.max(0)
+        if np.count_nonzero(columns == confidence) == len(rows):  # no ties
+            return confidence, rows[each, labels] == confidence
+    best = rows.argmax(1)
+    return rows[each, best], labels == best if labels.ndim == 1 else labels[each, best]
 
 
 def sample_weights(labels: Array, class_weights: Any, num_classes: int) -> Array | None:

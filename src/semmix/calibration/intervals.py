@@ -141,6 +141,7 @@ def prepare(metric: Metric, probs: Any, labels: Any) -> tuple[Weighted, int]:
     if _of_top_label(inner) and not {"ignore_index", "class_weights"} & set(options):
         top = top_label(probs, labels)
         method = getattr(TopLabel, inner.__name__)
+        method(top, **options)  # bins or sorts the samples once; all resamples share that
         return lambda counts: method(top.reweighted(counts), **options), len(top.weights)
     rows, targets = as_numpy(as_probs(probs)), as_numpy(as_rows(labels, "labels"))
     return lambda counts: _by_indexing(metric, rows, targets, counts), len(rows)
@@ -157,7 +158,7 @@ def resampled(top: TopLabel, resamples: int, seed: int) -> Iterator[TopLabel]:
     """Yield bootstrap resamples of samples whose weights say how often each was seen."""
     random = np.random.default_rng(seed)
     total = top.weights.sum()
-    top.tie_sums(top.weights)  # sorts the samples once; all resamples share their order
+    top.tie_sums(top.weights)  # sorts the samples once; all resamples share that
     for _ in range(resamples):
         yield top.reweighted(random.multinomial(round(total), top.weights / total))
 

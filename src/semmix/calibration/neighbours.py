@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from semmix._errors import SemmixError
-from semmix.calibration._bins import bin_index, check_bins
+from semmix.calibration._bins import check_bins
 from semmix.calibration._inputs import Array, as_logits, as_vector, row_blocks
 from semmix.calibration._toplabel import TopLabel, top_label
 
@@ -74,8 +74,8 @@ def group_index(values: Array, edges: Array) -> Array:
 
 def grouped_ece(top: TopLabel, groups: Array, bins: int) -> float:
     """Return the sum of |gap| over the cells of (group, confidence bin)."""
-    cells = groups * bins + bin_index(top.confidence, bins)
-    gaps = np.bincount(cells, top.weights * (top.confidence - top.correct))
+    cells = groups * bins + top.bin_index(bins)
+    gaps = np.bincount(cells, top.weights * top.gaps)
     return float(np.abs(gaps).sum() / top.weights.sum())
 
 
