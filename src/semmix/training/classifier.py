@@ -1,7 +1,8 @@
 """The classifier's training loop, for every method alike.
 
-A run is a folder: `config.json`, `env.json`, `stats.jsonl` (one line per epoch), `checkpoint` while
-it runs, then `weights`, `logits-val`, `logits-test` and `metrics.json`. Start it again after any
+A run is a folder: `config.json`, `env.json`, `stats.jsonl` (one line per epoch; `tensorboard` shows
+them where it is installed), `checkpoint` while it runs, then `weights`, `logits-val`, `logits-test`
+and `metrics.json`. Start it again after any
 interruption and it ends as if nothing had happened.
 """
 
@@ -48,6 +49,7 @@ from semmix.training.distributed import (
 from semmix.training.graphs import CapturedStep
 from semmix.training.mixed import MixedSource, check_no_leak
 from semmix.training.schedules import SCHEDULES, learning_rate
+from semmix.training.tracking import tensorboard
 
 Groups = dict[str, dict[str, Tensor]]
 
@@ -211,7 +213,10 @@ def train_classifier(
     saved_at = time.monotonic()
 
     order = torch.empty(0)
-    with progress(f"train {out.name}", total_steps, step) as bar:
+    with (
+        progress(f"train {out.name}", total_steps, step) as bar,
+        tensorboard(out / "tensorboard", step * images_per_step) as track,
+    ):
         while step < total_steps:
             # Real images in an order that depends on nothing but the seed and the pass.
             slot = step % steps_per_pass
@@ -242,6 +247,7 @@ def train_classifier(
                 }
                 if rank == 0:
                     append_stats(out / "stats.jsonl", row)
+                track(row)
                 loss_sum.zero_()
                 if config.select == "best" and measured["acc"] > best["accuracy"]:
                     best = {k: v.clone() for k, v in network.state_dict().items()}
