@@ -32,8 +32,8 @@ class DatasetConfig:
     strict: bool = False
     """Refuse an image folder with unusable files instead of skipping them."""
 
-    def load(self) -> Dataset:
-        """Return the data set."""
+    def load(self, max_resident_gib: float | None = None) -> Dataset:
+        """Return the data set; a folder that needs more memory than allowed stays in its files."""
         return load_dataset(
             self.dataset,
             root=self.root,
@@ -43,4 +43,5 @@ class DatasetConfig:
             imbalance=self.imbalance,
             size=self.size,
             strict=self.strict,
+            max_resident_gib=max_resident_gib,
         )

@@ -91,7 +91,8 @@ class Split:
         for chunk in self.images.split(CHUNK):
             pixels = chunk.double() / 255
             sums += torch.stack([pixels.sum((0, 2, 3)), pixels.square().sum((0, 2, 3))])
-        mean, square = sums / (len(self) * self.images[0, 0].numel())
+        height, width = self.images.shape[2:]
+        mean, square = sums / (len(self) * height * width)
         std = (square - mean.square()).clamp(min=0).sqrt()
         return mean.tolist(), std.tolist()
 

@@ -3,10 +3,12 @@
 The folder holds one folder per class (`cat/1.png`), or `train`, `val` and `test` folders of those.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -15,8 +17,9 @@ from semmix._errors import SemmixError
 from semmix._progress import progress
 from semmix.datasets.dataset import Dataset, Parts, Split
 from semmix.datasets.folder_report import LISTED_PER_KIND, FolderReport, Problem
-from semmix.datasets.images import SUFFIXES, BadImageError, read_picture
+from semmix.datasets.images import SUFFIXES, BadImageError, read_picture, read_pixels
 from semmix.datasets.splitting import split_parts, stratified_order
+from semmix.datasets.streamed import StreamedImages
 
 PARTS = ("train", "val", "test")
 HELD_OUT = 0.15  # of an undivided folder, for val and for test each
@@ -36,10 +39,23 @@ class _File:
 
 
 def load_folder(
-    folder: Path, size: int | None, protocol: str, seed: int, strict: bool
+    folder: Path,
+    size: int | None,
+    protocol: str,
+    seed: int,
+    strict: bool,
+    max_resident_gib: float | None = None,
 ) -> tuple[Dataset, FolderReport]:
-    """Return the images under `folder` as a data set, and the report."""
-    parts, report = read_folder(folder, size, strict)
+    """Return the images under `folder` as a data set, and the report.
+
+    Images that take more than `max_resident_gib` stay in their files; none of those may be damaged.
+    """
+    if max_resident_gib is None:
+        parts, report = read_folder(folder, size, strict)
+    elif _decoded_bytes(folder, size) <= max_resident_gib * 2**30:
+        parts, report = read_folder(folder, size, strict, int(max_resident_gib * 2**30))
+    else:
+        parts, report = stream_folder(folder, size)
     if not parts.splits.keys() & {"", "train"}:
         raise SemmixError("no usable training image", folder, "run semmix data check on it")
     splits = _split_folder(parts.splits, protocol, seed)
@@ -79,14 +95,15 @@ def _check_splits(dataset: Dataset) -> None:
 
 
 def read_folder(
-    folder: Path, size: int | None = None, strict: bool = False
+    folder: Path, size: int | None = None, strict: bool = False, max_bytes: int | None = None
 ) -> tuple[Parts, FolderReport]:
     """Return the folder's parts (one named "" if undivided) and the report."""
     report = FolderReport(Path(folder))
+    max_bytes = MAX_TOTAL_BYTES if max_bytes is None else max_bytes
     pixels: list[np.ndarray] = []
     files: list[_File] = []
     for file, image in _read_images(report, size):
-        _check_fits(file, image, files, pixels)
+        _check_fits(file, image, files, pixels, max_bytes)
         files.append(file)
         pixels.append(image)
     if strict and report.skipped:
@@ -103,6 +120,39 @@ def read_folder(
         )
     class_names = tuple(sorted({file.class_name for file in files}))
     return Parts(_stack_parts(files, pixels, class_names), class_names), report
+
+
+def stream_folder(folder: Path, size: int | None = None) -> tuple[Parts, FolderReport]:
+    """Return the folder's parts with all images still in their files, and an empty report."""
+    report = FolderReport(Path(folder))
+    files = list(_list_files(report))
+    images = StreamedImages([file.path for file in files], _common_shape(files, size), size)
+    class_names = tuple(sorted({file.class_name for file in files}))
+    # It offers what splits and training use of a tensor.
+    return Parts(_divide(files, cast(torch.Tensor, images), class_names), class_names), report
+
+
+def _decoded_bytes(folder: Path, size: int | None) -> int:
+    """Return how much memory the images need if all are like the first one that can be read."""
+    files = list(_list_files(FolderReport(Path(folder))))
+    first = next(_readable(files, size), None)
+    return 0 if first is None else len(files) * first.nbytes
+
+
+def _common_shape(files: list[_File], size: int | None) -> tuple[int, int, int]:
+    """Return channels, height and width; grey stays grey if all are."""
+    channels = height = width = 0
+    for image in _readable(files, size):
+        height, width, channels = image.shape
+        if channels == 3:
+            break
+    return channels, height, width
+
+
+def _readable(files: list[_File], size: int | None) -> Iterator[np.ndarray]:
+    for file in files:
+        with contextlib.suppress(BadImageError):
+            yield read_pixels(file.path, size)
 
 
 def check_folder(folder: Path) -> FolderReport:
@@ -169,7 +219,9 @@ def _printable(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _check_fits(file: _File, image: np.ndarray, files: list[_File], pixels: list[np.ndarray]):
+def _check_fits(
+    file: _File, image: np.ndarray, files: list[_File], pixels: list[np.ndarray], max_bytes: int
+) -> None:
     height, width = image.shape[:2]
     if pixels and pixels[0].shape[:2] != (height, width):
         first_height, first_width = pixels[0].shape[:2]
@@ -179,9 +231,9 @@ def _check_fits(file: _File, image: np.ndarray, files: list[_File], pixels: list
             f"{file.path.name} is {width} x {height}",
             "give one size, such as 64: all images are then scaled and cropped to it",
         )
-    if len(pixels) * image.nbytes > MAX_TOTAL_BYTES:
+    if len(pixels) * image.nbytes > max_bytes:
         raise SemmixError(
-            f"the images take more than {MAX_TOTAL_BYTES / 2**30:.0f} GiB of memory",
+            f"the images take more than {max_bytes / 2**30:.0f} GiB of memory",
             f"{width} x {height} pixels each",
             "give a smaller size",
         )
@@ -195,6 +247,12 @@ def _stack_parts(
     images = torch.empty(len(pixels), channels, height, width, dtype=torch.uint8)
     for row, image in enumerate(pixels):
         images[row] = torch.from_numpy(image.copy()).permute(2, 0, 1)  # one channel fills three
+    return _divide(files, images, class_names)
+
+
+def _divide(
+    files: list[_File], images: torch.Tensor, class_names: tuple[str, ...]
+) -> dict[str, Split]:
     label_of = {name: label for label, name in enumerate(class_names)}
     labels = torch.tensor([label_of[file.class_name] for file in files])
     names = [file.part for file in files]

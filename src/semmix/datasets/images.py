@@ -40,18 +40,13 @@ def decode_picture(data: bytes, size: int | None = None) -> Picture:
     """Return the picture in the bytes of a PNG, JPEG or WebP file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            pixels = _decode(data, size)
-        except BadImageError:
-            raise
-        except Image.DecompressionBombError as error:
-            raise BadImageError("too large", str(error)) from error
-        # Damaged files make Pillow's readers raise errors of nearly every type.
-        except Exception as error:
-            detail = str(error) or type(error).__name__
-            kind = "truncated" if "truncated" in detail.lower() else "unreadable"
-            raise BadImageError(kind, detail) from error
+        pixels = _decode_or_name_fault(data, size)
     return Picture(pixels, [str(warning.message) for warning in caught])
+
+
+def read_pixels(path: Path, size: int | None = None) -> np.ndarray:
+    """Return the pixels in `path` alone; unlike catching warnings, this works in threads."""
+    return _decode_or_name_fault(_read_file(path), size)
 
 
 def _read_file(path: Path) -> bytes:
@@ -64,6 +59,20 @@ def _read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadImageError("unreadable", error.strerror or str(error)) from error
+
+
+def _decode_or_name_fault(data: bytes, size: int | None) -> np.ndarray:
+    try:
+        return _decode(data, size)
+    except BadImageError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise BadImageError("too large", str(error)) from error
+    # Damaged files make Pillow's readers raise errors of nearly every type.
+    except Exception as error:
+        detail = str(error) or type(error).__name__
+        kind = "truncated" if "truncated" in detail.lower() else "unreadable"
+        raise BadImageError(kind, detail) from error
 
 
 def _decode(data: bytes, size: int | None) -> np.ndarray:

@@ -28,6 +28,7 @@ def load_dataset(
     *,
     size: int | None = None,
     strict: bool = False,
+    max_resident_gib: float | None = None,
 ) -> Dataset:
     """Return a data set, split by `protocol` and `seed`.
 
@@ -42,6 +43,8 @@ def load_dataset(
         imbalance: size of the largest class over that of the smallest, for a long tail.
         size: height and width to which the images are scaled and cropped.
         strict: refuse an image folder with unusable files instead of skipping them.
+        max_resident_gib: leave the images of a folder that needs more memory in their files
+            (`StreamedImages`); training can use them so.
     """
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
@@ -53,7 +56,7 @@ def load_dataset(
     elif name in CATALOG:
         dataset = _load_stored(CATALOG[str(name)], data_root(root), protocol, seed)
     else:
-        dataset = _load_folder(name, size, protocol, seed, strict)
+        dataset = _load_folder(name, size, protocol, seed, strict, max_resident_gib)
     if train_size is not None:
         dataset = replace(dataset, train=take(dataset.train, train_size, seed))
     if imbalance is not None:
@@ -73,11 +76,16 @@ def _load_stored(entry: Entry, root: Path, protocol: str, seed: int) -> Dataset:
 
 
 def _load_folder(
-    path: str | Path, size: int | None, protocol: str, seed: int, strict: bool
+    path: str | Path,
+    size: int | None,
+    protocol: str,
+    seed: int,
+    strict: bool,
+    max_resident_gib: float | None,
 ) -> Dataset:
     if not looks_like_folder(path):
         raise unknown_name("data set", str(path), list_datasets())
-    dataset, report = load_folder(Path(path), size, protocol, seed, strict)
+    dataset, report = load_folder(Path(path), size, protocol, seed, strict, max_resident_gib)
     if report.problems:
         say("\n".join(report.lines()))
     return dataset
