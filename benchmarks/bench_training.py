@@ -81,7 +81,7 @@ def plain_rate(data, source, config: TrainConfig, device: torch.device, steps: i
 
     def step() -> None:
         index = torch.randint(len(images), (config.batch_size,), device=device)
-        batch = make_batch(images, labels, index, mixed, rule.num_mixed, config)
+        batch = make_batch(images[index], labels[index], index, mixed, rule.num_mixed, config)
         optimizer.zero_grad()
         rule.step(network, batch)["loss"].backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 2.0)

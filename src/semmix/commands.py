@@ -270,6 +270,8 @@ class Train:
     """Use this scale s instead of the annotation's."""
     exclude: Path | None = None
     """A diagnosis.json of the annotation: leave out the sets whose ends look like other classes."""
+    max_resident_gib: float = 8.0
+    """Decode the images of a folder that needs more memory from their files in every epoch."""
     out: Path = Path("run")
     """Folder of the run."""
 
@@ -281,5 +283,6 @@ def train_command(command: Train) -> None:
         source = load_mixed(
             command.mixsets, command.annotation, command.labels, command.scale, command.exclude
         )
-    train_classifier(command.data.load(), command.train, command.out, source)
+    data = command.data.load(command.max_resident_gib)
+    train_classifier(data, command.train, command.out, source)
     say(f"run in {command.out}; next: semmix evaluate {command.out}")

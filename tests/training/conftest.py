@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import Image
 
 from semmix.datasets import Dataset, Split
 from semmix.labels import mix_labels
@@ -39,6 +40,19 @@ def toy_mixed(data: Dataset) -> MixedSource:
 @pytest.fixture(scope="session")
 def toy_data() -> Dataset:
     return toy_dataset()
+
+
+@pytest.fixture(scope="session")
+def toy_folder(toy_data, tmp_path_factory):
+    """The same images as PNG files, in a folder with train, val and test parts."""
+    folder = tmp_path_factory.mktemp("toy")
+    for part, split in toy_data.splits.items():
+        for name in toy_data.class_names:
+            (folder / part / name).mkdir(parents=True)
+        for row, (image, label) in enumerate(zip(split.images, split.labels, strict=True)):
+            path = folder / part / toy_data.class_names[label] / f"{row:03d}.png"
+            Image.fromarray(image[0].numpy()).save(path)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from semmix import SemmixError
+from semmix.datasets import load_dataset
 from semmix.training import classifier as loop
 from semmix.training.classifier import TrainConfig, build_network, train_classifier
 
@@ -33,11 +34,12 @@ def without_batch_statistics(name, data):
     return network
 
 
-def train_all(data, source, folder) -> None:
+def train_all(data, source, photos, folder) -> None:
     train_classifier(data, CONFIG, folder / "statistics")
     loop.build_network = without_batch_statistics
     for name in METHODS:
         train_classifier(data, replace(CONFIG, method=name), folder / name, source)
+    train_classifier(load_dataset(photos, max_resident_gib=0), CONFIG, folder / "streamed")
     loop.build_network = build_network
 
 
@@ -49,31 +51,32 @@ from conftest import toy_dataset, toy_mixed
 from test_distributed import train_all
 torch.set_num_threads(1)
 data = toy_dataset()
-train_all(data, toy_mixed(data), Path(sys.argv[2]))
+train_all(data, toy_mixed(data), sys.argv[2], Path(sys.argv[3]))
 """
 
 
-def start(folder, here, rank: int, port: int) -> subprocess.Popen:
+def start(here, photos, folder, rank: int, port: int) -> subprocess.Popen:
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment = {**os.environ, **address, "RANK": str(rank), "WORLD_SIZE": "2"}
-    command = [sys.executable, "-c", SCRIPT, str(here), str(folder)]
+    command = [sys.executable, "-c", SCRIPT, str(here), str(photos), str(folder)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, toy_data, toy_source, request):
+def runs(tmp_path_factory, toy_data, toy_source, toy_folder, request):
     """The folders of all runs, made by one process and by two."""
     folder = tmp_path_factory.mktemp("runs")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = [start(folder / "two", request.path.parent, rank, port) for rank in (0, 1)]
-    train_all(toy_data, toy_source, folder / "one")
+    here, two = request.path.parent, folder / "two"
+    ranks = [start(here, toy_folder, two, rank, port) for rank in (0, 1)]
+    train_all(toy_data, toy_source, toy_folder, folder / "one")
     assert [process.wait(timeout=100) for process in ranks] == [0, 0]
     return folder
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "streamed"])
 def test_two_processes_learn_what_one_learns(runs, name):
     one, two = (load_file(runs / n / name / "weights.safetensors") for n in ("one", "two"))
     for key in one:

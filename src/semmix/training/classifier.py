@@ -49,6 +49,7 @@ from semmix.training.distributed import (
 from semmix.training.graphs import CapturedStep
 from semmix.training.mixed import MixedSource, check_no_leak
 from semmix.training.schedules import SCHEDULES, learning_rate
+from semmix.training.streaming import Images, place_images, read_batches
 from semmix.training.tracking import tensorboard
 
 Groups = dict[str, dict[str, Tensor]]
@@ -155,10 +156,10 @@ def train_classifier(
     if rank == 0 and not (out / "env.json").exists():
         write_json(out / "env.json", describe_environment())
 
-    # Data live on the device for the whole run.
-    images, labels = data.train.images.to(device), data.train.labels.to(device)
+    # Data live on the device for the whole run, but for images that do not fit in memory.
+    images, labels = place_images(data.train.images, device), data.train.labels.to(device)
     mixed = mixed.to(device) if mixed else None
-    val_images, val_labels = data.val.images.to(device), data.val.labels.to(device)
+    val_images, val_labels = place_images(data.val.images, device), data.val.labels.to(device)
 
     torch.manual_seed(fold_seed("weights", config.seed))
     network = to_device(build_network(config.classifier, data), device)
@@ -183,9 +184,10 @@ def train_classifier(
     # One step: batch, forward, backward, clip. On a GPU it is captured as a CUDA graph, unless
     # processes talk to each other in it.
     index = torch.zeros(batch_size, dtype=torch.int64, device=device)
+    pixels = torch.zeros(batch_size, *data.image_shape, dtype=torch.uint8, device=device)
 
     def body() -> Tensor:
-        batch = make_batch(images, labels, index, mixed, rule.num_mixed, config)
+        batch = make_batch(pixels, labels[index], index, mixed, rule.num_mixed, config)
         loss = rule.step(forward, batch)["loss"]
         loss.backward()
         sum_over_processes(_gradients(network), world_size)
@@ -212,7 +214,7 @@ def train_classifier(
         rewind_stats(out / "stats.jsonl", step * images_per_step)
     saved_at = time.monotonic()
 
-    order = torch.empty(0)
+    order, ahead = torch.empty(0), iter(())
     with (
         progress(f"train {out.name}", total_steps, step) as bar,
         tensorboard(out / "tensorboard", step * images_per_step) as track,
@@ -223,7 +225,11 @@ def train_classifier(
             if slot == 0 or not len(order):
                 torch.manual_seed(fold_seed("order", config.seed, step // steps_per_pass))
                 order = torch.rand(len(images), device=device).argsort()
+                order = order[: steps_per_pass * batch_size]
+                rest = order[slot * batch_size :]
+                ahead = read_batches(images, rest, batch_size, rank, world_size)
             index.copy_(order[slot * batch_size : (slot + 1) * batch_size])
+            pixels.copy_(next(ahead))
 
             # One step: every random draw in it comes from this seed.
             torch.manual_seed(fold_seed("step", config.seed, step))
@@ -265,7 +271,7 @@ def train_classifier(
         network.load_state_dict({k: v for k, v in best.items() if k != "accuracy"})
     if rank == 0:
         save_classifier(network, config.classifier, data.image_shape, out)
-        _write_predictions(network, data, device, out)
+        _write_predictions(network, data, out)
         leak = bool(source and mixed and source.trained_on != data.train.digest)
         run.finish(leak=leak, class_names=list(data.class_names))
         (out / "checkpoint.safetensors").unlink(missing_ok=True)
@@ -281,30 +287,28 @@ def build_network(name: str, data: Dataset) -> Classifier:
 
 
 def make_batch(
-    images: Tensor,
+    pixels: Tensor,
     labels: Tensor,
     index: Tensor,
     mixed: MixedImages | None,
     num_mixed: int,
     config: TrainConfig,
 ) -> Batch:
-    """Return the augmented images at `index` and, where wanted, mixed ones of their classes."""
-    batch = Batch(
-        images=crop_and_flip(images[index], config.pad, config.flip),
-        labels=labels[index],
-        index=index,
-    )
+    """Return these images, augmented, and, where wanted, mixed ones of their classes."""
+    images = crop_and_flip(pixels, config.pad, config.flip)
+    batch = Batch(images=images, labels=labels, index=index)
     if mixed and num_mixed:
-        drawn, batch.mixed_labels = mixed.draw(batch.labels, num_mixed)
+        drawn, batch.mixed_labels = mixed.draw(labels, num_mixed)
         batch.mixed_images = crop_and_flip(drawn, config.pad, config.flip)
     return batch
 
 
 @torch.no_grad()
-def predict_logits(network: Classifier, images: Tensor, batch_size: int = 1000) -> Tensor:
+def predict_logits(network: Classifier, images: Images, batch_size: int = 1000) -> Tensor:
     """Return float32 logits [N, K] in evaluation mode; leave the network in training mode."""
     network.eval()
-    logits = torch.cat([network(batch).float() for batch in images.split(batch_size)])
+    batches = (batch.to(network.mean.device) for batch in images.split(batch_size))
+    logits = torch.cat([network(batch).float() for batch in batches])
     network.train()
     return logits
 
@@ -379,11 +383,11 @@ def _finite(loss: float, out: Path) -> float:
     return loss
 
 
-def _write_predictions(network: Classifier, data: Dataset, device: torch.device, out: Path) -> None:
+def _write_predictions(network: Classifier, data: Dataset, out: Path) -> None:
     """Write logits of validation and test, and the metrics before and after temperature."""
     logits = {}
     for name, split in (("val", data.val), ("test", data.test)):
-        logits[name] = predict_logits(network, split.images.to(device)).cpu()
+        logits[name] = predict_logits(network, split.images).cpu()
         tensors = {"logits": logits[name], "labels": split.labels}
         write_tensors(out / f"logits-{name}.safetensors", tensors)
     scaler = TemperatureScaler().fit(logits["val"], data.val.labels)
