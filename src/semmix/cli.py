@@ -81,6 +81,10 @@ COMMANDS = {
         "Measure and calibrate logits or probabilities from any model.",
         "semmix.evaluate", "EvaluateConfig", "evaluate_file",
     ),
+    "table": Command(
+        "Make a table of the paper: ours beside the published numbers.",
+        "semmix.recipes.table", "TableConfig", "make_table",
+    ),
     "report": Command(
         "Write one self-contained HTML page about finished runs.",
         "semmix.report", "ReportConfig", "run_report",

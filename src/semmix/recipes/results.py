@@ -1,0 +1,145 @@
+"""Results: the numbers of a finished run, from its files alone, and runs small enough to commit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from semmix._artifact import open_artifact
+from semmix._errors import SemmixError
+from semmix._files import read_json, write_json, write_tensors
+from semmix.calibration import (
+    DensityRatioCalibrator,
+    TemperatureScaler,
+    ood_auroc,
+    ood_score,
+    piece,
+    summary,
+    weighted_oe,
+    weighted_ue,
+)
+from semmix.recipes.paper import Cell
+from semmix.recipes.protocols import Protocol
+from semmix.report.runs import load_run
+
+PROXIMITY = "proximity.safetensors"
+TTA = "logits-tta.safetensors"
+SPEED = "speed.json"
+_KEPT_AS_THEY_ARE = ("config.json", "env.json", "stats.jsonl", PROXIMITY, SPEED)
+
+
+def ood_file(dataset: str) -> str:
+    """Return the name of the file with a run's logits on a foreign data set."""
+    return f"logits-ood-{dataset}.safetensors"
+
+
+def keep_run(run: str | Path, results: str | Path) -> Path:
+    """Copy what the numbers of a finished run come from, logits in float16; return the copy.
+
+    Its metrics.json is measured on the logits as stored, so that it can be had again from them.
+    """
+    run, kept = Path(run), Path(results) / Path(run).name
+    if not open_artifact(run, "config.json", "run").finished:
+        raise SemmixError(f"{run} is not finished", "half done", "run its command again first")
+    kept.mkdir(parents=True, exist_ok=True)
+    for path in sorted(run.glob("logits-*.safetensors")):
+        tensors = load_file(path)
+        write_tensors(kept / path.name, {**tensors, "logits": tensors["logits"].half()})
+    for name in _KEPT_AS_THEY_ARE:
+        if (run / name).exists():
+            shutil.copyfile(run / name, kept / name)
+    write_json(kept / "metrics.json", metrics_from_logits(kept))
+    return kept
+
+
+def metrics_from_logits(folder: str | Path) -> dict[str, Any]:
+    """Return what metrics.json holds, computed again from the logits in `folder`."""
+    run = load_run(Path(folder))
+    return {
+        "test": run.before.metrics,
+        "temperature": run.temperature,
+        "test_after_temperature": run.after.metrics,
+    }
+
+
+def finished_runs(cell: Cell, folder: Path) -> list[Path]:
+    """Return the finished runs of a cell among the run folders in `folder`, by seed."""
+    pattern = cell.run_name(0).removesuffix("0") + "*"
+    found = [path for path in folder.glob(pattern) if (path / "config.json").exists()]
+    return [path for path in sorted(found, key=_seed) if _is_done(cell, path)]
+
+
+def _seed(path: Path) -> int:
+    return int(path.name.rpartition("-s")[2])
+
+
+def _is_done(cell: Cell, path: Path) -> bool:
+    """Return whether the run is finished; refuse one that is not what its folder's name says."""
+    run = open_artifact(path, "config.json", "run")
+    config = {**cell.train.to_json(), "seed": _seed(path)}
+    if run.manifest["inputs"]["config"] != config or _dataset(run.manifest) != cell.data.dataset:
+        fix = "the folder was renamed or changed: take it away"
+        raise SemmixError(f"{path} is no run of {cell.name}", run.manifest["inputs"], fix)
+    return run.finished and all((path / name).exists() for name in extra_files(cell))
+
+
+def _dataset(manifest: dict[str, Any]) -> str:
+    return manifest["inputs"]["dataset"]
+
+
+def extra_files(cell: Cell) -> tuple[str, ...]:
+    """Return the files a cell needs besides those every run has."""
+    if cell.measure.startswith("ood:"):
+        return (ood_file(cell.measure.removeprefix("ood:")),)
+    return {
+        "plain": (),
+        "hours": (SPEED,),
+        "piece": (PROXIMITY,),
+        "procal": (PROXIMITY,),
+        "tta": (PROXIMITY, TTA),
+    }[cell.measure]
+
+
+def measure_run(run: Path, cell: Cell, protocol: Protocol) -> dict[str, float]:
+    """Return the cell's numbers for one run, by metric, from the files in its folder alone."""
+    if cell.measure == "hours":
+        return {"hours": read_json(run / SPEED)["hours"]}
+    val_logits, val_labels = _logits(run / "logits-val.safetensors")
+    logits, labels = _logits(run / "logits-test.safetensors")
+    scaler = TemperatureScaler(search=protocol.temperature).fit(val_logits, val_labels)
+    temperature = {"temperature": scaler.temperature}
+    if cell.measure.startswith("ood:"):
+        foreign, _ = _logits(run / extra_files(cell)[0])
+        by = scaler.temperature if cell.scaled else 1.0
+        return {"auroc": ood_auroc(ood_score(logits / by), ood_score(foreign / by)), **temperature}
+    if cell.measure == "plain":
+        after = _numbers(scaler.transform(logits), labels, protocol)
+        later = {f"{key}_ts": value for key, value in after.items()}
+        return {**_numbers(logits.softmax(1), labels, protocol), **later, **temperature}
+
+    near = load_file(run / PROXIMITY)
+    probs: Any = logits.softmax(1)
+    if cell.measure == "tta":
+        probs = _logits(run / TTA)[0].softmax(1)
+    if cell.measure == "procal":
+        calibrator = DensityRatioCalibrator().fit(val_logits, val_labels, near["val"])
+        probs = calibrator.transform(logits, near["test"])
+    return {**_numbers(probs, labels, protocol), "piece": piece(probs, labels, near["test"])}
+
+
+def _numbers(probs: Any, labels: Tensor, protocol: Protocol) -> dict[str, float]:
+    numbers = summary(probs, labels)
+    if protocol.overconfidence == "weighted":
+        numbers |= {"oe": weighted_oe(probs, labels), "ue": weighted_ue(probs, labels)}
+    return numbers
+
+
+def _logits(path: Path) -> tuple[Tensor, Tensor]:
+    """Return logits as float64 [N, K] and labels [N]."""
+    tensors = load_file(path)
+    return tensors["logits"].to(torch.float64), tensors["labels"]

@@ -1,0 +1,149 @@
+"""Running one cell of a table: the product's own stages, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from semmix._device import pick_device, to_device
+from semmix._files import digest, write_json, write_tensors
+from semmix.annotate import annotate_mixsets
+from semmix.calibration import proximity, tta_probs
+from semmix.classifiers import Classifier
+from semmix.classifiers.saved import load_classifier
+from semmix.datasets import Dataset, Split
+from semmix.datasets.config import DatasetConfig
+from semmix.encoders import load_encoder
+from semmix.generators import load_generator
+from semmix.mixsets import MixSets
+from semmix.plan import MixPlan, all_pairs
+from semmix.recipes.cost import training_hours
+from semmix.recipes.paper import OWN, Cell, Mixing
+from semmix.recipes.results import PROXIMITY, SPEED, TTA, extra_files, ood_file
+from semmix.sampling.mix import make_mixsets
+from semmix.training.classifier import predict_logits, train_classifier
+from semmix.training.generator import train_generator
+from semmix.training.mixed import MixedSource, load_mixed
+
+
+def run_cell(cell: Cell, seed: int, out: Path) -> Path:
+    """Train a cell with one seed, after all it needs; return the run's folder.
+
+    Generators, mixed sets, annotations and runs are shared by all cells that need the same.
+    """
+    data = load_data(cell.data)
+    source = mixed_source(cell, out) if cell.mixing else None
+    config = replace(cell.train, seed=seed)
+    run = train_classifier(data, config, out / "runs" / cell.run_name(seed), source)
+    if any(not (run / name).exists() for name in extra_files(cell)):
+        write_extra(cell, run, data)
+    return run
+
+
+@lru_cache(maxsize=2)
+def load_data(config: DatasetConfig) -> Dataset:
+    """Return a data set; the last ones are kept, for the next seed."""
+    return config.load()
+
+
+@lru_cache(maxsize=1)
+def mixed_source(cell: Cell, out: Path) -> MixedSource:
+    """Return a cell's soft-labelled sets, after making what is missing of them."""
+    mixing = cell.mixing
+    assert mixing is not None
+    data = load_data(cell.data)
+    store = draw_sets(mixing, data.num_classes, out)
+    encoder_name = mixing.encoder
+    if encoder_name == OWN:
+        # Like the generator, it knows the training split alone; it is also a run of CE.
+        encoder_name = f"classifier:{run_cell(plain_cell(cell), 0, out)}"
+    encoder = load_encoder(encoder_name, pick_device(cell.train.device))
+    folder = out / "annotations" / digest([store.digest, encoder.digest, data.val.digest])[:12]
+    annotate_mixsets(store, encoder, data.train, data.val, folder)
+    return load_mixed(store.folder, folder, mixing.labels, mixing.scale)
+
+
+def plain_cell(cell: Cell) -> Cell:
+    """Return the cell of cross-entropy on the same images with the same classifier."""
+    train = replace(cell.train, method="ce", options=(), eq_data=False, allow_leak=False)
+    return replace(cell, train=train, mixing=None, measure="plain", seeds=1)
+
+
+def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
+    """Return the store of mixed sets, drawn by a generator that is trained first if it is ours."""
+    folder = mixing.generator if mixing.generator != OWN else _own_generator(mixing, out)
+    generator = load_generator(folder, mixing.training.device)
+    plan = MixPlan(
+        num_classes=num_classes, num_sets=mixing.num_sets, pairs=all_pairs(num_classes),
+        sets_per_shard=256,
+    )  # fmt: skip
+    name = digest([generator.digest, plan.to_json(), asdict(mixing.sampler)])[:12]
+    return make_mixsets(generator, plan, mixing.sampler, out / "mixsets" / name)
+
+
+def _own_generator(mixing: Mixing, out: Path) -> Path:
+    data, settings = load_data(mixing.learned_from), asdict(mixing.training)
+    del settings["device"], settings["checkpoint_seconds"]
+    name = digest([data.train.digest, data.val.digest, settings])[:12]
+    return train_generator(
+        data.train.images, data.train.labels, data.num_classes, data.train.digest,
+        mixing.training, out / "generators" / f"{data.name}-{name}",
+        held_out=(data.val.images, data.val.labels),
+    )  # fmt: skip
+
+
+def write_extra(cell: Cell, run: Path, data: Dataset) -> None:
+    """Write what a cell measures besides its logits, with the trained network."""
+    device = pick_device(cell.train.device)
+    if cell.measure == "hours":
+        how = f"a few steps on {device}, not compiled, times the images of the run"
+        write_json(run / SPEED, {"hours": training_hours(cell), "measured": how})
+        return
+    network = to_device(load_classifier(run)[0], device)
+    if cell.measure.startswith("ood:"):
+        name = cell.measure.removeprefix("ood:")
+        write_foreign_logits(network, load_data(DatasetConfig(dataset=name)), data, run)
+        return
+    write_proximity(network, data, run)
+    if cell.measure == "tta":
+        write_tta(network, data.test, cell.train.pad, cell.train.flip, run)
+
+
+def write_foreign_logits(network: Classifier, foreign: Dataset, data: Dataset, run: Path) -> None:
+    """Write logits of the foreign test images, scaled to the size the network knows."""
+    size = data.image_shape[-1]
+    split = foreign.test if foreign.image_shape[-1] == size else foreign.test.resized(size)
+    logits = _by_blocks(lambda images: predict_logits(network, images), network, split.images)
+    write_tensors(run / ood_file(foreign.name), {"logits": logits, "labels": split.labels})
+
+
+def write_proximity(network: Classifier, data: Dataset, run: Path) -> None:
+    """Write how near the validation features are to each validation and test image."""
+    network.eval()
+    val, test = (
+        _by_blocks(network.features, network, split.images) for split in (data.val, data.test)
+    )
+    near = {"val": proximity(val), "test": proximity(test, pool=val)}
+    write_tensors(run / PROXIMITY, {name: torch.as_tensor(v) for name, v in near.items()})
+
+
+def write_tta(network: Classifier, split: Split, pad: int, flip: bool, run: Path) -> None:
+    """Write the logarithm of the mean probability over the views that training knows."""
+    network.eval()
+
+    def log_probs(images: Tensor) -> Tensor:
+        # uint8 views are cut and mirrored exactly.
+        return tta_probs(network, images, padding=pad, flip=flip).log().float()
+
+    logits = _by_blocks(log_probs, network, split.images)
+    write_tensors(run / TTA, {"logits": logits, "labels": split.labels})
+
+
+@torch.no_grad()
+def _by_blocks(function, network: Classifier, images: Tensor, size: int = 500) -> Tensor:
+    device = next(network.parameters()).device
+    return torch.cat([function(block.to(device)).cpu() for block in images.split(size)])

@@ -1,0 +1,248 @@
+"""`semmix table` end to end on digits, and `results/`: numbers from logits alone."""
+
+import csv
+import io
+import json
+import re
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from semmix import SemmixError
+from semmix._files import write_json, write_tensors
+from semmix.cli import main
+from semmix.datasets import load_dataset
+from semmix.recipes.paper import plan_table, within
+from semmix.recipes.protocols import PROTOCOLS
+from semmix.recipes.results import keep_run, measure_run, metrics_from_logits
+from semmix.recipes.running import run_cell, write_foreign_logits
+from semmix.recipes.show import Line, ranks, render
+from semmix.recipes.table import TableConfig, make_table, table_lines
+from semmix.report.tables import Estimate
+
+RESULTS = Path(__file__).parents[2] / "results"
+METHODS = ("ce", "mixup", "csm")
+
+
+def words(out, *more):
+    few = ["--dataset", "digits", "--budget", "smoke", "--device", "cpu", "--out", str(out)]
+    return ["table", "main", *few, *more]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[Path, Path]:
+    """A small table: the folder it was made in, and its kept results."""
+    out = tmp_path_factory.mktemp("table")
+    more = ["--methods", *METHODS, "--seeds", "2", "--keep", str(out / "results")]
+    assert main(words(out, *more)) == 0
+    return out, out / "results"
+
+
+def test_smoke_table_shows_its_cells_with_intervals(made, capsys):
+    assert main(words(made[0], "--methods", *METHODS, "--seeds", "2")) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"digits/small/CSM +2 +\d+\.\d+ ± \d+\.\d+", out)
+    assert "not to be compared with the paper" in out
+    assert "to fill" not in out
+    assert "runs to do" not in out
+
+
+def test_what_is_finished_is_not_done_again(made):
+    before = {p: p.stat().st_mtime_ns for p in made[0].rglob("*") if p.is_file()}
+    assert main(words(made[0], "--methods", *METHODS, "--seeds", "2")) == 0
+    assert {p: p.stat().st_mtime_ns for p in made[0].rglob("*") if p.is_file()} == before
+
+
+def test_a_lost_run_is_made_again_the_same(made, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(made[0], out)
+    (run,) = out.glob("runs/*-csm-*-s1")
+    logits = (run / "logits-test.safetensors").read_bytes()
+    shutil.rmtree(run)
+    assert main(words(out, "--methods", *METHODS, "--seeds", "2")) == 0
+    assert (run / "logits-test.safetensors").read_bytes() == logits
+
+
+def test_missing_cells_are_blank_with_the_command_that_fills_them(made, tmp_path, capsys):
+    out = tmp_path / "copy"
+    shutil.copytree(made[0] / "results", out)
+    few = words(tmp_path / "elsewhere", "--methods", "ce", "ls", "--from", str(out), "--seeds", "1")
+    assert main(few) == 0
+    text = capsys.readouterr().out
+    blank = next(line for line in text.splitlines() if line.startswith("digits/small/LS"))
+    assert blank.split() == ["digits/small/LS", "0"]
+    (command,) = re.findall(r"digits/small/LS: semmix (.*)", text)
+    assert main([*shlex.split(command), "--device", "cpu"]) == 0
+    capsys.readouterr()
+    assert main(few) == 0
+    assert "to fill" not in capsys.readouterr().out
+
+
+def test_kept_results_give_the_same_table_from_logits_alone(made, capsys):
+    """In float16 a near tie may fall the other way: after two epochs, an image or two of 1,397."""
+    tables = []
+    for more in ([], ["--from", str(made[1])]):
+        assert main(words(made[0], "--methods", *METHODS, "--format", "csv", *more)) == 0
+        text = capsys.readouterr().out
+        tables.append([row for row in csv.DictReader(io.StringIO(text)) if row["metric"] == "acc"])
+    assert len(tables[0]) == len(METHODS)
+    for ours, kept in zip(*tables, strict=True):
+        assert float(kept["ours"]) == pytest.approx(float(ours["ours"]), abs=2e-3)
+        assert kept["seeds"] == "2"
+
+
+def test_kept_runs_are_small_and_true_to_the_run(made):
+    for run in sorted((made[0] / "runs").iterdir()):
+        kept = made[1] / run.name
+        assert load_file(kept / "logits-test.safetensors")["logits"].dtype == torch.float16
+        assert not (kept / "weights.safetensors").exists()
+        assert sum(p.stat().st_size for p in kept.iterdir()) < 100_000
+        own, again = (json.loads((f / "metrics.json").read_text()) for f in (run, kept))
+        assert again["test"] == pytest.approx(own["test"], abs=2e-3)
+
+
+def committed(made) -> list[Path]:
+    """Every kept run in the repository; the small table's while there are none."""
+    runs = [path.parent for path in sorted(RESULTS.glob("*/config.json"))]
+    return runs or sorted(path for path in made[1].iterdir())
+
+
+def test_metrics_of_kept_runs_follow_from_their_logits(made):
+    runs = committed(made)
+    assert runs
+    for run in runs:
+        stored = json.loads((run / "metrics.json").read_text())
+        again = metrics_from_logits(run)
+        for part in ("test", "test_after_temperature"):
+            assert again[part] == pytest.approx(stored[part], abs=1e-6), run
+        assert again["temperature"] == pytest.approx(stored["temperature"], rel=1e-6), run
+
+
+def test_changed_logits_are_noticed(made, tmp_path):
+    kept = tmp_path / "kept"
+    shutil.copytree(sorted(made[1].iterdir())[0], kept)
+    tensors = load_file(kept / "logits-test.safetensors")
+    tensors["logits"][0] += torch.linspace(0, 9, 10)
+    write_tensors(kept / "logits-test.safetensors", tensors)
+    stored = json.loads((kept / "metrics.json").read_text())
+    assert metrics_from_logits(kept)["test"] != pytest.approx(stored["test"], abs=1e-6)
+
+
+def test_a_run_under_a_wrong_name_is_refused(made, tmp_path):
+    shutil.copytree(made[1], tmp_path / "results")
+    (ce,) = (tmp_path / "results").glob("*-ce-*-s0")
+    (mixup,) = (tmp_path / "results").glob("*-mixup-*-s0")
+    shutil.rmtree(ce)
+    mixup.rename(ce)
+    config = TableConfig(name="main", dataset="digits", budget="smoke", from_=tmp_path / "results")
+    with pytest.raises(SemmixError, match="is no run of digits/small/CE"):
+        make_table(config)
+
+
+def test_an_unfinished_run_is_not_kept_nor_shown(made, tmp_path):
+    shutil.copytree(made[1], tmp_path / "results")
+    (run,) = (tmp_path / "results").glob("*-ce-*-s0")
+    manifest = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", {**manifest, "finished": False})
+    with pytest.raises(SemmixError, match="is not finished"):
+        keep_run(run, tmp_path / "more")
+    config = TableConfig(name="main", dataset="digits", budget="smoke", from_=tmp_path / "results")
+    cell = within(plan_table("main", "digits")[0], "smoke")
+    assert table_lines([replace(cell, seeds=2)], config)[0].seeds == 1
+
+
+def test_test_time_methods_and_hours(made):
+    """TTA, ProCal and PIECE need more than logits; their files are kept with the run."""
+    numbers = {}
+    for cell in plan_table("test_time", "digits"):
+        cell = within(cell, "smoke")
+        run = run_cell(cell, 0, made[0])
+        numbers[cell.measure] = measure_run(run, cell, PROTOCOLS["semmix"])
+    assert all(n["piece"] >= n["ece"] - 1e-9 for n in numbers.values())
+    assert len({n["ece"] for n in numbers.values()}) > 1
+    assert numbers["procal"]["acc"] == numbers["piece"]["acc"]
+    hours = within(plan_table("training_time", "digits")[0], "smoke")
+    run = run_cell(hours, 0, made[0])
+    assert measure_run(run, hours, PROTOCOLS["semmix"])["hours"] > 0
+
+
+def test_foreign_images_are_scored(made):
+    """The test split again is not foreign: one half; its negative is."""
+    from semmix.classifiers.saved import load_classifier
+
+    cell = within(plan_table("main", "digits")[0], "smoke")
+    run = run_cell(cell, 0, made[0])
+    data = load_dataset("digits", train_size=100)
+    network, _ = load_classifier(run)
+    cell = replace(cell, measure="ood:digits")
+    write_foreign_logits(network, data, data, run)
+    same = measure_run(run, cell, PROTOCOLS["semmix"])["auroc"]
+    assert same == pytest.approx(0.5, abs=1e-3)
+    (run / "logits-ood-digits.safetensors").unlink()
+
+
+def line(ece, paper, **cell):
+    base = replace(plan_table("main", "digits")[0], paper={"ece": paper}, **cell)
+    ours = {} if ece is None else {"ece": Estimate(ece, 0.002, 3)}
+    return Line(base, ours, 0 if ece is None else 3, "semmix table" if ece is None else "")
+
+
+def test_ranks_and_deltas():
+    lines = [line(0.02, 0.01), line(0.01, 0.03), line(None, 0.02)]
+    assert ranks(lines, "ece") == [(2, 1), (1, 3), (None, 2)]
+    text = render(lines, ("ece",), "text")
+    assert "2.00 ± 0.20 | 1.00 (+1.00)" in text
+    assert "1.00 ± 0.20 | 3.00 (−2.00)" in text
+    blank = text.splitlines()[-1]
+    assert blank.split() == ["digits/small/CE", "0", "|", "2.00", "|", "2"]
+
+
+def test_every_format_holds_the_same_numbers():
+    lines = [line(0.02, 0.01), line(None, 0.02)]
+    markdown, latex = (render(lines, ("ece",), form) for form in ("markdown", "latex"))
+    assert "2.00 ± 0.20 \\| 1.00 (+1.00)" in markdown
+    assert r"2.00 $\pm$ 0.20" in latex
+    assert latex.rstrip().endswith(r"\end{tabular}")
+    first, second = csv.DictReader(io.StringIO(render(lines, ("ece",), "csv")))
+    assert (float(first["ours"]), float(first["delta"])) == (0.02, pytest.approx(0.01))
+    assert (second["ours"], second["to_fill"]) == ("", "semmix table")
+
+
+def test_no_seeds_are_no_table():
+    with pytest.raises(SemmixError, match="at least one seed"):
+        TableConfig(name="main", seeds=0)
+
+
+def test_plan_runs_nothing_and_tells_the_cost(tmp_path, capsys):
+    assert main(words(tmp_path, "--plan")) == 0
+    out = capsys.readouterr().out
+    assert "digits/small/CSM  600 images each; 0 of 1 seeds done" in out
+    assert "15 runs to do: 4,600 images" in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_cells_that_need_what_nobody_has_say_so(tmp_path, capsys):
+    assert main(["table", "imagenet_resnet50", "--plan", "--out", str(tmp_path)]) == 0
+    assert "needs ImageNet as an image folder" in capsys.readouterr().out
+    assert main(["table", "imagenet_resnet50", "--out", str(tmp_path)]) == 0
+    assert "needs ImageNet as an image folder" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["table", "mian"], "did you mean 'main'"),
+        (["table", "main", "--dataset", "digit"], "did you mean 'digits'"),
+        (["table", "main", "--methods", "cms"], "did you mean 'csm'"),
+        (["table", "eq_data", "--cells", "cifar10/resnet50/CMS"], "'cifar10/resnet50/CSM'"),
+        (["table", "main", "--protocol", "papr"], "did you mean 'paper'"),
+    ],
+)
+def test_mistakes_are_answered(arguments, answer, capsys):
+    assert main(arguments) == 1
+    assert answer in capsys.readouterr().err
