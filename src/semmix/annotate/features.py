@@ -12,18 +12,23 @@ from torch import Tensor
 
 from semmix._errors import SemmixError
 from semmix._files import digest, write_tensors
-from semmix._progress import progress, say
+from semmix._progress import Progress, progress, say
 from semmix.datasets import Split
 from semmix.encoders import Encoder
 
 
 def embed_all(encoder: Encoder, images: Tensor, title: str, batch_size: int = 1024) -> Tensor:
-    """Return the features of all images, float32 [N, D], with a progress bar."""
-    parts = []
+    """Return the features of all images, float32 [N, D], with a progress bar of their own."""
     with progress(title, len(images)) as bar:
-        for batch in images.split(batch_size):
-            parts.append(encoder.embed(batch).float().cpu())
-            bar.advance(len(batch))
+        return embed_with(bar, encoder, images, batch_size)
+
+
+def embed_with(bar: Progress, encoder: Encoder, images: Tensor, batch_size: int = 1024) -> Tensor:
+    """Return the features of all images, float32 [N, D], and advance a bar that is there."""
+    parts = []
+    for batch in images.split(batch_size):
+        parts.append(encoder.embed(batch).float().cpu())
+        bar.advance(len(batch))
     return torch.cat(parts)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from semmix._artifact import Artifact, begin_artifact, open_artifact
 from semmix._device import rank_and_world
 from semmix._files import digest, digest_tensors, write_tensors
+from semmix._progress import Progress, progress
 from semmix.annotate.algebra import (
     check_scale,
     class_prototypes,
@@ -21,7 +22,7 @@ from semmix.annotate.algebra import (
     similarity,
 )
 from semmix.annotate.annotation import MANIFEST, TENSORS, Annotation
-from semmix.annotate.features import embed_all, embed_split
+from semmix.annotate.features import embed_split, embed_with
 from semmix.annotate.scale import choose_scale, scale_curve, softmax_curve
 from semmix.datasets import Split
 from semmix.encoders import Encoder
@@ -57,8 +58,9 @@ def annotate_mixsets(
         missing = _missing(store, artifact.folder, store.plan.shards_of(rank, world_size))
         features = embed_split(encoder, train, "prototypes")
         prototypes = class_prototypes(features, train.labels, store.plan.num_classes)
-        for k in missing:
-            _read_shard(store, encoder, prototypes, artifact.folder, k)
+        with progress("annotate", sum(_num_images(store, k) for k in missing)) as bar:
+            for k in missing:
+                _read_shard(store, encoder, prototypes, artifact.folder, k, bar)
         if rank == 0:
             every_shard = range(store.plan.num_shards)
             _wait_until(lambda: not _missing(store, artifact.folder, every_shard))
@@ -75,11 +77,17 @@ def _missing(store: MixSets, folder: Path, shards: range) -> list[int]:
     return [k for k in shards if not _part(folder, k).exists()]
 
 
-def _read_shard(store: MixSets, encoder: Encoder, prototypes: Tensor, folder: Path, k: int) -> None:
+def _num_images(store: MixSets, k: int) -> int:
+    """Return how many images shard `k` holds."""
+    return len(store.plan.shard(k)) * store.plan.set_size
+
+
+def _read_shard(
+    store: MixSets, encoder: Encoder, prototypes: Tensor, folder: Path, k: int, bar: Progress
+) -> None:
     """Write the part of shard `k`: lambda_E [sets, members] and E·P_k [sets, members, K]."""
     images = store.read_shard(k)
-    title = f"annotate shard {k + 1} of {store.plan.num_shards}"
-    features = embed_all(encoder, images.flatten(0, 1), title)
+    features = embed_with(bar, encoder, images.flatten(0, 1))
     features = features.unflatten(0, images.shape[:2])  # [sets, members, D]
     pairs = torch.tensor([store.pair(n) for n in store.plan.shard(k)])
     proto_i, proto_j = prototypes[pairs].unsqueeze(2).unbind(1)  # [sets, 1, D]
