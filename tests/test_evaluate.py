@@ -131,8 +131,25 @@ def test_names_can_be_given(tmp_path):
     np.savez(tmp_path / "x.npz", a=logits, b=-logits, c=labels, d=labels[::-1])
     with pytest.raises(SemmixError, match="--scores NAME"):
         evaluate(tmp_path / "x.npz")
+    with pytest.raises(SemmixError, match="unknown array"):
+        evaluate(tmp_path / "x.npz", scores="a", labels="e")
     evaluation = evaluate(tmp_path / "x.npz", scores="a", labels="c")
     assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_labels_in_a_file_of_their_own(tmp_path):
+    logits, labels = predictions()
+    np.save(tmp_path / "outputs.npy", logits)
+    np.save(tmp_path / "truth.npy", labels)
+    evaluation = evaluate(tmp_path / "outputs.npy", labels=str(tmp_path / "truth.npy"))
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_a_named_array_may_belong_to_any_part(tmp_path):
+    logits, labels = predictions()
+    np.savez(tmp_path / "x.npz", val_logits=logits, val_labels=labels, train_labels=labels)
+    evaluation = evaluate(tmp_path / "x.npz", labels="train_labels")
+    assert "labels from 'train_labels'" in evaluation["notes"][0]
 
 
 def test_columns_can_be_given(tmp_path):
@@ -403,3 +420,16 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         grown.append(int(output.split()[-1]))
     assert grown[1] - grown[0] < 40  # MiB: 7 of the mapped file, 8 of labels, the rest is chance
+
+
+def test_the_page_is_drawn_from_a_part_of_many_rows(tmp_path, monkeypatch):
+    from semmix.evaluate import page
+
+    monkeypatch.setattr(page, "PAGE_ROWS", 200)
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(1000, 4))
+    np.savez(tmp_path / "m.npz", logits=logits, labels=logits.argmax(1))
+    evaluate_file(EvaluateConfig(path=tmp_path / "m.npz", calibrators=("temperature",)))
+    html = (tmp_path / "m-evaluation" / "report.html").read_text()
+    assert "Drawn from 200 random rows" in html
+    assert "temperature" in html

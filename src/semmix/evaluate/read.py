@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from semmix._errors import SemmixError
+from semmix._errors import SemmixError, unknown_name
 
 Array = NDArray[Any]
 Batches = Iterator[tuple[Array, Array]]
@@ -23,6 +23,8 @@ SCORE_WORDS = ("logits", "logit", "probs", "prob", "probabilities", "proba", "so
 LABEL_WORDS = ("labels", "label", "targets", "target", "truth", "true", "gt", "y", "class")
 VAL_WORDS = {"val", "valid", "validation", "dev", "calib", "calibration", "holdout"}
 TEST_WORDS = {"test", "eval", "evaluation"}
+CHOOSING = {".npy", ".csv", ".parquet"}
+"""Files whose readers apply the names themselves, to columns or to another file."""
 IGNORED_WORDS = {"train", "training", "features", "index", "idx", "id", "ids", "unnamed"}
 
 
@@ -49,17 +51,14 @@ def read_parts(path: Path, val: Path | None, names: Names, val_names: Names) -> 
     if path.is_dir():
         return _read_run(path)
     arrays = _open(path, names)
-    test_arrays, val_arrays = _split(arrays)
+    of_test, of_val = _split(arrays)
+    if val is not None or not of_test:
+        of_test, of_val = of_test or of_val, {}
+    parts = {"test": _find(path, {**of_test, **_named(arrays, names)}, names)}
     if val is not None:
-        return {
-            "test": _find(path, test_arrays or val_arrays, names),
-            "val": _find(val, _open(val, val_names), val_names),
-        }
-    if not test_arrays:
-        test_arrays, val_arrays = val_arrays, {}
-    parts = {"test": _find(path, test_arrays, names)}
-    if val_arrays:
-        parts["val"] = _find(path, val_arrays, val_names)
+        parts["val"] = _find(val, _open(val, val_names), val_names)
+    elif of_val:
+        parts["val"] = _find(path, {**of_val, **_named(arrays, val_names)}, val_names)
     return parts
 
 
@@ -110,7 +109,7 @@ def _read_npy(path: Path, names: Names) -> Mapping[str, Any]:
     if not labels.exists() or labels == path:
         fix = f"save the labels as {beside.name} beside it, or pass --labels FILE.npy"
         raise SemmixError("an .npy file holds scores but no labels", path.name, fix)
-    return {path.stem: np.load(path, mmap_mode="r"), labels.stem: np.load(labels)}
+    return _chosen(path.stem, np.load(path, mmap_mode="r"), labels.stem, np.load(labels))
 
 
 def _swap_words(stem: str) -> str:
@@ -133,9 +132,8 @@ class _LazyTensor:
 
     def __getitem__(self, where: slice) -> Array:
         rows = self.rows[where]
-        return (
-            rows.float() if rows.is_floating_point() and rows.element_size() < 4 else rows
-        ).numpy()
+        half = rows.is_floating_point() and rows.element_size() < 4  # NumPy knows no bfloat16
+        return (rows.float() if half else rows).numpy()
 
 
 def _read_safetensors(path: Path, names: Names) -> Mapping[str, Any]:
@@ -204,7 +202,12 @@ def _collect(num_rows: int, batches: Batches, scores_name: str, label: str) -> M
         start += len(rows)
     if scores is None:
         raise SemmixError("the table has no rows", num_rows, "check the file")
-    return {scores_name: scores[:, 0] if scores.shape[1] == 1 else scores, label: labels}
+    return _chosen(scores_name, scores[:, 0] if scores.shape[1] == 1 else scores, label, labels)
+
+
+def _chosen(scores_name: str, scores: Any, labels_name: str, labels: Array) -> Mapping[str, Any]:
+    """Return what a reader chose itself, under names that leave no doubt which is which."""
+    return {f"scores {scores_name}": scores, f"labels {labels_name}": labels}
 
 
 def _choose_columns(columns: list[str], names: Names) -> tuple[int, list[int]]:
@@ -224,6 +227,10 @@ def _choose_columns(columns: list[str], names: Names) -> tuple[int, list[int]]:
     return columns.index(label), [columns.index(name) for name in rest]
 
 
+def _named(arrays: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    return {name: arrays[name] for name in names if name is not None and name in arrays}
+
+
 def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what belongs to the test part (or to none) and to the validation part."""
     used = {name: rows for name, rows in arrays.items() if not _words(name) & IGNORED_WORDS}
@@ -235,13 +242,17 @@ def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _find(path: Path, arrays: Mapping[str, Any], names: Names) -> Part:
     """Return the scores and labels among `arrays`, by the names given or the likeliest ones."""
+    if path.suffix.lower() in CHOOSING:
+        names = Names()
+    for name in names:
+        if name is not None and name not in arrays:
+            raise unknown_name(f"array in {path.name}", name, arrays)
     shapes = {name: tuple(rows.shape) for name, rows in arrays.items()}
     wide = [name for name, shape in shapes.items() if len(shape) == 2 and shape[1] > 1]
     flat = [name for name in shapes if name not in wide and len(shapes[name]) in (1, 2)]
-    scores = names.scores if names.scores in arrays else _best(wide, SCORE_WORDS, alone=True)
-    scores = scores or _best(flat, SCORE_WORDS)
+    scores = names.scores or _best(wide, SCORE_WORDS, alone=True) or _best(flat, SCORE_WORDS)
     flat = [name for name in flat if name != scores]
-    labels = names.labels if names.labels in arrays else _best(flat, LABEL_WORDS, alone=True)
+    labels = names.labels or _best(flat, LABEL_WORDS, alone=True)
     if scores is None or labels is None:
         held = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         fix = f"pass --scores NAME and --labels NAME; {path.name} holds {held}"
