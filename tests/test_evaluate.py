@@ -209,7 +209,7 @@ def test_a_run_folder(tmp_path):
     assert after["temperature"] == pytest.approx(fitted.temperature)
     assert after["metrics"]["nll"] == pytest.approx(cal.nll(fitted.transform(logits), labels))
     written = {path.name for path in tmp_path.iterdir()}
-    assert written > {"evaluation.json", "evaluation.md", "evaluation.tex"}
+    assert written > {"evaluation.json", "evaluation.md", "evaluation.tex", "report.html"}
 
 
 def test_parts_in_one_file_and_in_two(tmp_path):

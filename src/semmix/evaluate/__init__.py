@@ -7,7 +7,7 @@ written (`write`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from semmix._progress import progress, say
 from semmix.calibration import few_samples
 from semmix.evaluate.calibrate import AS_GIVEN, CALIBRATORS, Fitted, fit, make_folds, make_pool
 from semmix.evaluate.measure import measure_samples
+from semmix.evaluate.page import write_page
 from semmix.evaluate.read import Names, read_parts
 from semmix.evaluate.samples import Samples, compare_parts, look_closer, make_samples
 from semmix.evaluate.write import print_table, write_evaluation
@@ -37,7 +38,8 @@ class EvaluateConfig:
     they are cross-fitted: no sample is judged by a calibrator that saw it."""
 
     out: Path | None = None
-    """Folder for evaluation.json, .md and .tex; by default the run folder, or NAME-evaluation."""
+    """Folder for evaluation.json, .md, .tex and report.html; by default the run folder, or
+    NAME-evaluation."""
 
     scores: str | None = None
     """Name of the array of logits or probabilities, or how its columns begin; else guessed."""
@@ -84,11 +86,12 @@ class EvaluateConfig:
 
 
 def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
-    """Return all that was measured, after printing a table and writing JSON, Markdown and LaTeX."""
+    """Return all that was measured, after printing a table and writing files and a page."""
     test, val, notes, warnings = load_samples(config)
     for line in [*notes, *(f"warning: {warning}" for warning in warnings)]:
         say(line)
-    results = measure_all(config, test, val)
+    fitted = dict(fit_all(config, test, val))
+    results = measure_all(config, test, fitted)
     given = results[0]
     if few := few_samples(given["metrics"]["ece"], given["ece_of_chance"], len(test)):
         say(f"warning: {few}")
@@ -104,7 +107,9 @@ def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
         "results": results,
     }
     print_table(evaluation)
-    write_evaluation(evaluation, config.out or _default_folder(config.path))
+    folder = config.out or _default_folder(config.path)
+    write_evaluation(evaluation, folder)
+    say(f"page: {write_page(evaluation, test, fitted, folder)}")
     return evaluation
 
 
@@ -130,7 +135,9 @@ def load_samples(
     return test, val, notes, warnings + look_closer(test)
 
 
-def measure_all(config: EvaluateConfig, test: Samples, val: Samples | None) -> list[dict[str, Any]]:
+def measure_all(
+    config: EvaluateConfig, test: Samples, fitted: Mapping[str, Fitted]
+) -> list[dict[str, Any]]:
     """Return what is measured of the predictions as given and after each calibrator."""
     settings = {
         "bins": config.bins,
@@ -139,10 +146,10 @@ def measure_all(config: EvaluateConfig, test: Samples, val: Samples | None) -> l
         "seed": config.seed,
     }
     results = []
-    with progress("evaluate", (1 + len(config.calibrators)) * len(test)) as bar:
-        for name, fitted in fit_all(config, test, val):
-            about = {"name": name, "temperature": fitted.temperature}
-            results.append({**about, **measure_samples(test, fitted, **settings)})
+    with progress("evaluate", len(fitted) * len(test)) as bar:
+        for name, each in fitted.items():
+            about = {"name": name, "temperature": each.temperature}
+            results.append({**about, **measure_samples(test, each, **settings)})
             bar.advance(len(test), name)
     return results
 

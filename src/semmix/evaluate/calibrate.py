@@ -20,7 +20,7 @@ from semmix.calibration import (
     softmax,
 )
 from semmix.evaluate.read import Array
-from semmix.evaluate.samples import Samples
+from semmix.evaluate.samples import Samples, random_rows
 
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "temperature": TemperatureScaler,
@@ -78,10 +78,7 @@ def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
 
 def make_pool(samples: Samples, folds: Array | None, seed: int) -> Pool:
     """Return at most `FITTING_ROWS` random rows to fit on."""
-    random = np.random.default_rng(fold_seed("pool", seed))
-    num_rows = min(len(samples), FITTING_ROWS)
-    chosen = np.zeros(len(samples), bool)
-    chosen[random.choice(len(samples), num_rows, replace=False, shuffle=False)] = True
+    chosen = random_rows(len(samples), FITTING_ROWS, fold_seed("pool", seed))
     logits = [logits[chosen[where]] for where, logits, _ in samples.blocks()]
     return Pool(
         np.concatenate(logits), samples.labels[chosen], None if folds is None else folds[chosen]

@@ -47,6 +47,14 @@ class Samples:
             yield where, self.logits(where), self.labels[where]
 
 
+def random_rows(num_rows: int, most: int, seed: int) -> Array:
+    """Return a mask of at most `most` random rows."""
+    chosen = np.zeros(num_rows, bool)
+    random = np.random.default_rng(seed)
+    chosen[random.choice(num_rows, min(num_rows, most), replace=False, shuffle=False)] = True
+    return chosen
+
+
 def make_samples(part: Part, kind: Kind | None) -> tuple[Samples, list[str]]:
     """Return the part as samples, with a warning for each mistake that was mended."""
     if len(part.scores) != len(part.labels) or len(part.labels) == 0:

@@ -1,0 +1,40 @@
+"""The evaluation as a page: drawn by the report room, from as many rows as a picture needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from semmix._random import fold_seed
+from semmix.evaluate.calibrate import Fitted
+from semmix.evaluate.read import Array
+from semmix.evaluate.samples import Samples, random_rows
+from semmix.report import Predictions
+from semmix.report import write_evaluation as draw_evaluation
+
+PAGE_ROWS = 50_000
+"""Rows the page is drawn from; the tables count all of them."""
+
+
+def write_page(
+    evaluation: Mapping[str, Any], test: Samples, fitted: Mapping[str, Fitted], folder: Path
+) -> Path:
+    """Write report.html: reliability, confidence, classes, risk, before and after calibration."""
+    chosen = random_rows(len(test), PAGE_ROWS, fold_seed("page"))
+    predictions = {
+        name: Predictions(_probs(test, each, chosen), test.labels[chosen])
+        for name, each in fitted.items()
+    }
+    notes = [*evaluation["notes"], *(f"Warning: {w}" for w in evaluation["warnings"])]
+    if len(test) > PAGE_ROWS:
+        notes.append(f"Drawn from {PAGE_ROWS:,} random rows; evaluation.json counts all of them.")
+    title = f"Evaluation of {evaluation['source']}"
+    return draw_evaluation(predictions, folder / "report.html", title=title, notes=notes)
+
+
+def _probs(test: Samples, fitted: Fitted, chosen: Array) -> Array:
+    blocks = test.blocks()
+    return np.concatenate([fitted.apply(where, z)[chosen[where]] for where, z, _ in blocks])
