@@ -17,7 +17,7 @@ from semmix import SemmixError
 from semmix._files import write_json, write_tensors
 from semmix.cli import main
 from semmix.datasets import load_dataset
-from semmix.recipes.paper import plan_table, within
+from semmix.recipes.paper import Setting, CellBuilder, plan_table, within
 from semmix.recipes.protocols import PROTOCOLS
 from semmix.recipes.results import keep_run, measure_run, metrics_from_logits
 from semmix.recipes.running import run_cell, write_foreign_logits
@@ -171,6 +171,14 @@ def test_test_time_methods_and_hours(made):
     assert measure_run(run, hours, PROTOCOLS["semmix"])["hours"] > 0
 
 
+@pytest.mark.parametrize("leaking", [False, True])
+def test_a_generator_of_the_whole_set_is_marked_as_a_leak(made, leaking):
+    build = CellBuilder("long_tailed", "digits", "small", Setting(device="cpu"))
+    cell = build.cell("CSM", "csm", imbalance=2.0, leaking=leaking)
+    run = run_cell(within(cell, "smoke"), 0, made[0])
+    assert json.loads((run / "config.json").read_text())["leak"] == leaking
+
+
 def test_foreign_images_are_scored(made):
     """The test split again is not foreign: one half; its negative is."""
     from semmix.classifiers.saved import load_classifier
@@ -196,16 +204,16 @@ def test_ranks_and_deltas():
     lines = [line(0.02, 0.01), line(0.01, 0.03), line(None, 0.02)]
     assert ranks(lines, "ece") == [(2, 1), (1, 3), (None, 2)]
     text = render(lines, ("ece",), "text")
-    assert "2.00 ± 0.20 | 1.00 (+1.00)" in text
-    assert "1.00 ± 0.20 | 3.00 (−2.00)" in text
+    assert "2.00 ± 0.20 / 1.00 (+1.00)" in text
+    assert "1.00 ± 0.20 / 3.00 (−2.00)" in text
     blank = text.splitlines()[-1]
-    assert blank.split() == ["digits/small/CE", "0", "|", "2.00", "|", "2"]
+    assert blank.split() == ["digits/small/CE", "0", "/", "2.00", "/", "2"]
 
 
 def test_every_format_holds_the_same_numbers():
     lines = [line(0.02, 0.01), line(None, 0.02)]
     markdown, latex = (render(lines, ("ece",), form) for form in ("markdown", "latex"))
-    assert "2.00 ± 0.20 \\| 1.00 (+1.00)" in markdown
+    assert "2.00 ± 0.20 / 1.00 (+1.00)" in markdown
     assert r"2.00 $\pm$ 0.20" in latex
     assert latex.rstrip().endswith(r"\end{tabular}")
     first, second = csv.DictReader(io.StringIO(render(lines, ("ece",), "csv")))

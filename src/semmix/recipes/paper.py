@@ -123,7 +123,7 @@ class Setting:
     device: str = "auto"
 
 
-class _Builder:
+class CellBuilder:
     """Makes the cells of one table on one data set with one classifier."""
 
     def __init__(self, table: str, dataset: str, classifier: str, setting: Setting):
@@ -183,7 +183,7 @@ _NETWORKS = {"wrn26_10": "wrn-26-10", "timm:resnet50": "resnet50",
 """The paper's names of networks."""
 
 
-def _compare_methods(build: _Builder) -> list[Cell]:
+def _compare_methods(build: CellBuilder) -> list[Cell]:
     """Return a line for each method of the published table; CSM alone may be held to Eq-Data."""
     table = build.table
     network = _NETWORKS.get(build.classifier, build.classifier)
@@ -205,7 +205,7 @@ _OUTSIDE = {
 """Data sets whose images must look foreign."""
 
 
-def _ood_auroc(build: _Builder) -> list[Cell]:
+def _ood_auroc(build: CellBuilder) -> list[Cell]:
     cells = []
     for name in dict.fromkeys(row["method"] for row in published_rows("ood_auroc")):
         for outside in _OUTSIDE.get(build.dataset, ()):
@@ -221,7 +221,7 @@ def _ood_auroc(build: _Builder) -> list[Cell]:
     return cells
 
 
-def _ablation(build: _Builder) -> list[Cell]:
+def _ablation(build: CellBuilder) -> list[Cell]:
     variants: dict[str, tuple[str, dict[str, Any]]] = {
         "w/o Augmented Data": ("ce", {}),
         "CSM (L2) w/o Reanno": ("csm", {"labels": "requested"}),
@@ -245,7 +245,7 @@ def _ablation(build: _Builder) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _reliability(build: _Builder) -> list[Cell]:
+def _reliability(build: CellBuilder) -> list[Cell]:
     return [
         build.cell("w/o Augmented Data", "ce"),
         build.cell("Mixup", "mixup"),
@@ -254,16 +254,16 @@ def _reliability(build: _Builder) -> list[Cell]:
     ]
 
 
-def _curves(build: _Builder) -> list[Cell]:
+def _curves(build: CellBuilder) -> list[Cell]:
     rows = {"w/o Augmented Data": "ce", "Mixup": "mixup", "CSM": "csm"}
     return [build.cell(name, method) for name, method in rows.items()]
 
 
-def _scale(build: _Builder) -> list[Cell]:
+def _scale(build: CellBuilder) -> list[Cell]:
     return [build.cell(f"s = {s}", "csm", scale=float(s)) for s in range(2, 7)]
 
 
-def _test_time(build: _Builder) -> list[Cell]:
+def _test_time(build: CellBuilder) -> list[Cell]:
     is_published = (build.dataset, build.classifier) == ("cifar100", "resnet50")
     measures = {"CSM": "piece", "CSM + TTA": "tta", "CSM + ProCal": "procal"}
     return [
@@ -276,7 +276,7 @@ def _test_time(build: _Builder) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _long_tailed(build: _Builder) -> list[Cell]:
+def _long_tailed(build: CellBuilder) -> list[Cell]:
     """Return both tails where every class keeps an image."""
     num_images = build.training.train_size or build.training.num_images
     cells = []
@@ -293,7 +293,7 @@ def _long_tailed(build: _Builder) -> list[Cell]:
     return cells
 
 
-def _num_aug(build: _Builder) -> list[Cell]:
+def _num_aug(build: CellBuilder) -> list[Cell]:
     return [
         build.cell(
             f"N_aug = {num}", "csm", _published("num_aug", n_aug=str(num), dataset=build.dataset),
@@ -303,7 +303,7 @@ def _num_aug(build: _Builder) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _num_sets(build: _Builder) -> list[Cell]:
+def _num_sets(build: CellBuilder) -> list[Cell]:
     """Return CSM with up to four times as many mixed images as training images, in sets of 8.
 
     Fewer sets than pairs of classes are left out: the classes would not be treated alike.
@@ -317,7 +317,7 @@ def _num_sets(build: _Builder) -> list[Cell]:
     ]
 
 
-def _training_time(build: _Builder) -> list[Cell]:
+def _training_time(build: CellBuilder) -> list[Cell]:
     names = [row["method"] for row in published_rows("training_time")]
     cells = []
     for name in names:
@@ -335,7 +335,7 @@ class Table:
     title: str
     targets: tuple[tuple[str, str], ...]
     """The published (data set, classifier)."""
-    build: Callable[[_Builder], list[Cell]]
+    build: Callable[[CellBuilder], list[Cell]]
     columns: tuple[str, ...]
     """Keys of `tables.COLUMNS`."""
     figure: bool = False
@@ -399,7 +399,7 @@ def plan_table(name: str, dataset: str | None = None, setting: Setting | None = 
     if dataset is not None:
         known = tuple(target for target in targets if target[0] == dataset)
         targets = known or tuple((dataset, c) for c in training_of(dataset).classifiers)
-    builders = [_Builder(name, *target, setting or Setting()) for target in targets]
+    builders = [CellBuilder(name, *target, setting or Setting()) for target in targets]
     cells = [cell for builder in builders for cell in table.build(builder)]
     if not cells:
         raise SemmixError(f"table {name} has no cells on {dataset}", "none", "leave --dataset out")
@@ -445,5 +445,5 @@ def _smoke(mixing: Mixing, num_classes: int, data: DatasetConfig) -> Mixing:
         learned_from=learned_from,
         training=training,
         sampler=replace(mixing.sampler, solver="dpmpp_2m", num_steps=4),
-        num_sets=num_classes * (num_classes - 1) // 2,
+        num_sets=num_classes - 1,  # the first pairs are (0, 1), (0, 2), ...: all classes
     )

@@ -85,14 +85,14 @@ def _signed(metric: Metric, value: float) -> str:
 
 
 def _pair(ours: object, paper: object) -> str:
-    """Return `ours | paper`, with a blank for what is not there.
+    """Return `ours / paper`, with a blank for what is not there.
 
     >>> _pair(None, 3)
-    '  | 3'
+    '  / 3'
     """
     if paper is None:
         return "" if ours is None else str(ours)
-    return f"{' ' if ours is None else ours} | {paper}"
+    return f"{' ' if ours is None else ours} / {paper}"
 
 
 def render_text(rows: Sequence[Sequence[str]]) -> str:

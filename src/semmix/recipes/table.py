@@ -188,7 +188,7 @@ def command_for(cell: Cell, config: TableConfig) -> str:
 def footnotes(lines: Sequence[Line], config: TableConfig) -> list[str]:
     """Return what a reader of the table must know."""
     table = table_called(config.name)
-    notes = ["ours ± 95 % interval over seeds | the paper's (ours less the paper's)"]
+    notes = ["ours ± 95 % interval over seeds / the paper's (ours less the paper's)"]
     if config.budget != "full":
         notes.append(f"budget {config.budget}: not to be compared with the paper")
     folder = runs_folder(config)
