@@ -1,11 +1,11 @@
 """Speed and exactness of the metrics against torchmetrics, netcal and probmetrics, in one run.
 
     pip install torchmetrics==1.9.0 netcal==1.4.0 'probmetrics[extra]==1.3.0'
-    python benchmarks/bench_metrics.py [--threads 2] [--repeats 7]
+    python benchmarks/bench_metrics.py [--threads 2] [--rounds 15]
 
-Times are the best of several runs after a warm-up. `error` is the relative error against sums in
-extended precision; "x ours" says how many times as long a peer takes. Peers that are not installed
-are left out.
+Times are the best of several rounds in which all take turns, after a warm-up. `error` is the
+relative error against sums in extended precision; "x ours" says how many times as long a peer takes.
+Peers that are not installed are left out.
 """
 
 import argparse
@@ -19,14 +19,15 @@ import torch
 from semmix import calibration as cal
 
 
-def best_time(work: Callable[[], object], repeats: int) -> tuple[float, object]:
-    """Return the shortest time of `work` in seconds, and its result."""
-    result, times = work(), []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times), result
+def best_times(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the shortest time of each work in seconds; works take turns, so all share the luck."""
+    times = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            times[name] = min(times[name], time.perf_counter() - start)
+    return times
 
 
 def predictions(num_samples: int, num_classes: int, dtype=np.float32):
@@ -48,20 +49,21 @@ def exact_ece(probs, labels, bins: int = 15) -> float:
     return float(sum(abs(gaps[index == m].sum()) for m in range(bins)) / len(labels))
 
 
-def report(title: str, works: dict[str, Callable[[], object]], repeats: int, exact=None) -> None:
+def report(title: str, works: dict[str, Callable[[], object]], rounds: int, exact=None) -> None:
     """Time every work, ours first, and print a table."""
     print(f"\n{title}")
-    ours = None
-    for name, work in works.items():
-        seconds, result = best_time(work, repeats)
-        ours = ours or seconds
+    results = {name: work() for name, work in works.items()}
+    times = best_times(works, rounds)
+    ours = next(iter(times.values()))
+    for name, seconds in times.items():
         line = f"  {name:24} {1e3 * seconds:9.2f} ms  {seconds / ours:7.2f} x ours"
         if exact is not None:
-            line += f"   value {float(result):.8f}  error {abs(float(result) / exact - 1):.1e}"
+            value = float(results[name])
+            line += f"   value {value:.8f}  error {abs(value / exact - 1):.1e}"
         print(line, flush=True)
 
 
-def bench_ece(num_samples: int, num_classes: int, repeats: int) -> None:
+def bench_ece(num_samples: int, num_classes: int, rounds: int) -> None:
     logits, labels = predictions(num_samples, num_classes)
     probs = torch.from_numpy(logits).softmax(1)
     array, target = probs.numpy(), torch.from_numpy(labels)
@@ -87,10 +89,10 @@ def bench_ece(num_samples: int, num_classes: int, repeats: int) -> None:
         works["probmetrics"] = lambda: metrics.compute_all_from_labels_probs(target, probs)[
             "ece-15"
         ]
-    report(f"ECE, N={num_samples:,}, K={num_classes}", works, repeats, exact_ece(array, labels))
+    report(f"ECE, N={num_samples:,}, K={num_classes}", works, rounds, exact_ece(array, labels))
 
 
-def bench_temperature(repeats: int) -> None:
+def bench_temperature(rounds: int) -> None:
     logits, labels = predictions(5000, 100, np.float64)
     probs = cal.softmax(logits)
     works: dict[str, Callable[[], object]] = {
@@ -104,29 +106,29 @@ def bench_temperature(repeats: int) -> None:
         from netcal.scaling import TemperatureScaling
 
         works["netcal"] = lambda: TemperatureScaling().fit(probs, labels)
-    report("temperature, 5,000 x 100", works, repeats)
+    report("temperature, 5,000 x 100", works, rounds)
 
 
-def bench_interval(repeats: int) -> None:
+def bench_interval(rounds: int) -> None:
     logits, labels = predictions(10_000, 10)
     probs = cal.softmax(logits)
     works = {
         f"{metric.__name__}": lambda metric=metric: cal.interval(metric, probs, labels)
         for metric in (cal.ece, cal.aece, cal.nll, cal.smooth_ece)
     }
-    report("1,000 bootstrap resamples, N=10,000", works, repeats)
+    report("1,000 bootstrap resamples, N=10,000", works, rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    bench_ece(1_000_000, 10, options.repeats)
-    bench_ece(100_000, 1000, options.repeats)
-    bench_temperature(options.repeats)
-    bench_interval(min(options.repeats, 3))
+    bench_ece(1_000_000, 10, options.rounds)
+    bench_ece(100_000, 1000, options.rounds)
+    bench_temperature(options.rounds)
+    bench_interval(min(options.rounds, 5))
 
 
 if __name__ == "__main__":
