@@ -17,7 +17,7 @@ from semmix import SemmixError
 from semmix._files import write_json, write_tensors
 from semmix.cli import main
 from semmix.datasets import load_dataset
-from semmix.recipes.paper import Setting, CellBuilder, plan_table, within
+from semmix.recipes.paper import CellBuilder, Setting, plan_table, within
 from semmix.recipes.protocols import PROTOCOLS
 from semmix.recipes.results import keep_run, measure_run, metrics_from_logits
 from semmix.recipes.running import run_cell, write_foreign_logits
