@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from semmix._device import to_device
 from semmix._errors import SemmixError
@@ -294,3 +295,26 @@ def test_user_mistakes_are_explained(tmp_path):
         train_generator(images.float(), labels, 2, None, CONFIG, tmp_path / "a")
     with pytest.raises(SemmixError, match="does not fit"):
         train_generator(images, labels, 3, None, CONFIG, tmp_path / "b")
+
+
+def test_training_goes_on_from_another_generator(trained, tmp_path):
+    """With a learning rate of next to nothing, the start's weights are what comes out."""
+    config = replace(CONFIG, init=str(trained), lr=1e-12, num_images=20, warmup=0.0, decay=0.0)
+    out = train(tmp_path / "more", config)
+    before, after = (load_file(folder / "weights.safetensors") for folder in (trained, out))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    manifest = json.loads((out / "generator.json").read_text())
+    start = json.loads((trained / "generator.json").read_text())
+    assert manifest["inputs"]["init"] == start["digest"]
+
+
+def test_no_start_from_other_images_or_another_network(trained, tmp_path):
+    images, labels = toy_data()
+    config = replace(CONFIG, init=str(trained))
+    with pytest.raises(SemmixError, match="saw other images"):
+        train_generator(images, labels, 2, "other split", config, tmp_path / "a")
+    wider = replace(config, network=replace(NETWORK, model_channels=2 * NETWORK.model_channels))
+    with pytest.raises(SemmixError, match="another network"):
+        train(tmp_path / "b", wider)
+    with pytest.raises(SemmixError, match="no generator here"):
+        train(tmp_path / "c", replace(config, init="nowhere"))

@@ -73,11 +73,16 @@ def load_generator(spec: str | Path, device: str = "auto") -> Generator:
 
     if str(spec).startswith(("diffusers:", "dit:", "sd:")):
         return load_adapter(str(spec), pick_device(device))
+    return load_folder(find_folder(spec), pick_device(device))
+
+
+def find_folder(spec: str | Path) -> Path:
+    """Return the folder that a path or `zoo:NAME` means."""
     folder = _zoo_folder(str(spec)[4:]) if str(spec).startswith("zoo:") else Path(spec)
     if not folder.is_dir():
         fix = "give a folder that holds generator.json, or zoo:NAME"
         raise SemmixError("no generator here", folder, fix)
-    return load_folder(folder, pick_device(device))
+    return folder
 
 
 def _zoo_folder(name: str) -> Path:

@@ -28,8 +28,9 @@ from semmix._errors import SemmixError
 from semmix._files import digest_tensors, read_json, write_json
 from semmix._progress import progress
 from semmix._random import fold_seed
+from semmix.generators import find_folder
 from semmix.generators.edm import EDMConfig, EDMDenoiser, network_preset
-from semmix.generators.folder import MANIFEST, NetworkGenerator, save_generator
+from semmix.generators.folder import MANIFEST, NetworkGenerator, load_folder, save_generator
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig
 from semmix.training.checkpoint import (
@@ -62,6 +63,8 @@ class GeneratorConfig:
 
     network: Annotated[str | EDMConfig, arg(constructor=str)] = "compact32"
     """A preset's name, or the whole network."""
+    init: str | None = None
+    """Start from this generator (a folder or zoo:NAME), which learned from the same images."""
     num_images: int = 10_000_000
     """Length of the run in images seen."""
     minutes: float | None = None
@@ -131,7 +134,9 @@ def train_generator(
     out, device, shape = Path(out), pick_device(config.device), tuple(images.shape[1:])
     network_config = _network_config(config, images, num_classes)
     rank, world_size = join_processes(device, config.batch_size)
+    start = load_folder(find_folder(config.init), torch.device("cpu")) if config.init else None
     inputs = _inputs(images, labels, num_classes, trained_on, held_out, config)
+    inputs["init"] = start.digest if start else None
     artifact = begin_artifact(out, MANIFEST, "generator", inputs)
     checkpoint = out / "checkpoint.safetensors"
     if artifact.finished:
@@ -140,7 +145,10 @@ def train_generator(
 
     # ---- network, optimiser, averages; the whole data set lives on the device
     torch.manual_seed(fold_seed(config.seed, "generator weights"))
-    network = to_device(EDMDenoiser(network_config), device).train()
+    network = EDMDenoiser(network_config)
+    if start:
+        _start_from(start, network, trained_on)
+    network = to_device(network, device).train()
     weights = {name: p.detach() for name, p in network.named_parameters()}
     initial = {name: weight.clone() for name, weight in weights.items()}
     optimizer = torch.optim.Adam(network.parameters(), config.lr, config.betas, fused=True)
@@ -335,7 +343,7 @@ def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: 
 def _inputs(images, labels, num_classes, trained_on, held_out, config) -> dict[str, Any]:
     """Return what the artifact was made from, as plain JSON values."""
     settings = asdict(config)
-    for name in ("device", "checkpoint_seconds"):  # where and how safely, not what
+    for name in ("device", "checkpoint_seconds", "init"):  # where and how safely, not what
         del settings[name]
     inputs = {
         "images": digest_tensors({"images": images, "labels": labels}),
@@ -393,6 +401,19 @@ def _wait_for_device(device: torch.device) -> None:
 
 
 @torch.no_grad()
+def _start_from(start: NetworkGenerator, network: EDMDenoiser, trained_on: str | None) -> None:
+    """Give the network the weights of a generator that saw no other images."""
+    if start.trained_on != trained_on:
+        seen = f"{start.name} learned from split {start.trained_on}, this run from {trained_on}"
+        fix = "start from a generator of this very split, or from none"
+        raise SemmixError("the generator to start from saw other images", seen, fix)
+    try:
+        network.load_state_dict(start.network.state_dict())
+    except RuntimeError as error:
+        fix = "choose the network it was trained with"
+        raise SemmixError(f"{start.name} has another network", error, fix) from error
+
+
 def _load_in_place(weights: dict[str, Tensor], values: dict[str, Tensor]) -> None:
     """Copy `values` into `weights`, whose memory a captured graph may hold on to."""
     for name, weight in weights.items():
