@@ -4,7 +4,7 @@
     python benchmarks/bench_metrics.py [--threads 2] [--rounds 15]
 
 Times are the best of several rounds in which all take turns, after a warm-up. `error` is the
-relative error against sums in extended precision; "x ours" says how many times as long a peer takes.
+relative error against sums in extended precision; "x ours", how many times as long a peer takes.
 Peers that are not installed are left out.
 """
 

@@ -402,9 +402,10 @@ def test_many_samples_are_compressed_without_loss(tmp_path, monkeypatch):
 BIG = """
 import resource, sys
 from pathlib import Path
-from semmix.evaluate import EvaluateConfig, evaluate_file
+from semmix.evaluate import AS_GIVEN, EvaluateConfig, load_samples, measure_all
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-evaluate_file(EvaluateConfig(path=Path(sys.argv[1]), calibrators=(), resamples=10))
+config = EvaluateConfig(path=Path(sys.argv[1]), resamples=10)
+measure_all(config, load_samples(config)[0], {"as given": AS_GIVEN})
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 

@@ -18,6 +18,7 @@ from semmix.calibration._inputs import Array, as_vector, check_samples, map_bloc
 from semmix.calibration._smooth import smooth_calibration_error
 
 FEW_CLASSES = 32
+"""Up to here, searching column after column beats searching row by row."""
 
 
 class RiskCoverage(NamedTuple):
@@ -187,7 +188,6 @@ def _top_of(rows: Array, labels: Array) -> tuple[Array, Array]:
     """Return the confidence of each row's prediction, and whether it is right."""
     each = np.arange(len(rows))
     if rows.shape[1] <= FEW_CLASSES and labels.ndim == 1:
-        # Few columns are searched faster one after the other than row by row.
         columns = np.ascontiguousarray(rows.T)
         confidence = columns.max(0)
         if np.count_nonzero(columns == confidence) == len(rows):  # no ties
