@@ -221,9 +221,11 @@ def test_every_format_holds_the_same_numbers():
     assert (second["ours"], second["to_fill"]) == ("", "semmix table")
 
 
-def test_no_seeds_are_no_table():
+def test_no_seeds_and_no_results_are_no_table():
     with pytest.raises(SemmixError, match="at least one seed"):
         TableConfig(name="main", seeds=0)
+    with pytest.raises(SemmixError, match="no results here"):
+        TableConfig(name="main", from_=Path("nowhere"))
 
 
 def test_plan_runs_nothing_and_tells_the_cost(tmp_path, capsys):

@@ -322,7 +322,7 @@ def _training_time(build: CellBuilder) -> list[Cell]:
     cells = []
     for name in names:
         method = METHODS_BY_NAME[name.removesuffix(" (Eq-Data)")]
-        paper = published("training_time", method=name) if build.dataset != "digits" else {}
+        paper = published("training_time", method=name) if build.dataset == "cifar10" else {}
         eq_data = name.endswith("(Eq-Data)")
         cells.append(build.cell(name, method, paper, eq_data=eq_data, measure="hours"))
     return cells

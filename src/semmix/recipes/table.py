@@ -70,6 +70,9 @@ class TableConfig:
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:
             raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
+        if self.from_ is not None and not self.from_.is_dir():
+            fix = "name the folder that --keep filled"
+            raise SemmixError("no results here", self.from_, fix)
 
 
 def make_table(config: TableConfig) -> None:
@@ -106,7 +109,7 @@ def _of_methods(cells: list[Cell], methods: Sequence[str]) -> list[Cell]:
     """Return the cells of these methods, named `csm` or `CSM`."""
     wanted = {METHODS_BY_NAME.get(name, name) for name in methods}
     known = {cell.train.method for cell in cells}
-    for name in wanted - known:
+    for name in sorted(wanted - known):
         raise unknown_name(f"method of table {cells[0].table}", name, known)
     return [cell for cell in cells if not wanted or cell.train.method in wanted]
 
