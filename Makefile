@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CODE := src tests benchmarks examples
 STAMP := $(VENV)/installed
 
 .PHONY: venv demo test lint bench clean
@@ -21,8 +22,8 @@ test: $(STAMP) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/pyright
 
 # What a CPU can show; the other benchmarks want a GPU, their heads say how to run them.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from semmix.recipes.paper import Cell
 from semmix.recipes.tables import COLUMNS
-from semmix.report.tables import Estimate, Metric, _escape_latex, _escape_markdown, show_estimate
+from semmix.report.tables import Estimate, Metric, escape_latex, escape_markdown, show_estimate
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ def render_markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return the table in Markdown."""
     head, *body = rows
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "".join(f"| {' | '.join(map(_escape_markdown, line))} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(escape_markdown, line))} |\n" for line in lines)
 
 
 def render_latex(rows: Sequence[Sequence[str]]) -> str:
     """Return the table in LaTeX (package booktabs)."""
-    head, *body = [" & ".join(map(_escape_latex, row)) + r" \\" for row in rows]
+    head, *body = [" & ".join(map(escape_latex, row)) + r" \\" for row in rows]
     start = [r"\begin{tabular}{l" + "r" * (len(rows[0]) - 1) + "}", r"\toprule"]
     return "\n".join([*start, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 

@@ -281,18 +281,18 @@ def render_text(rows: Sequence[Row]) -> str:
 def render_markdown(rows: Sequence[Row]) -> str:
     """Return the table in Markdown."""
     lines = [_header(), ["---", *["---:"] * (len(_header()) - 1)], *map(_cells, rows)]
-    return "".join(f"| {' | '.join(_escape_markdown(c) for c in line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(escape_markdown(c) for c in line)} |\n" for line in lines)
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def render_latex(rows: Sequence[Row]) -> str:
     """Return the table in LaTeX (package booktabs)."""
     lines = [r"\begin{tabular}{l" + "r" * (len(_header()) - 1) + "}", r"\toprule"]
-    body = [" & ".join(map(_escape_latex, line)) + r" \\" for line in map(_cells, rows)]
-    head = " & ".join(map(_escape_latex, _header())) + r" \\"
+    body = [" & ".join(map(escape_latex, line)) + r" \\" for line in map(_cells, rows)]
+    head = " & ".join(map(escape_latex, _header())) + r" \\"
     return "\n".join([*lines, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -303,7 +303,7 @@ _LATEX = {
 }  # fmt: skip
 
 
-def _escape_latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
