@@ -285,6 +285,7 @@ def render_markdown(rows: Sequence[Row]) -> str:
 
 
 def escape_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
@@ -304,6 +305,7 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
+    """Return text that LaTeX shows as it is."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
