@@ -136,7 +136,8 @@ def test_unfinished_and_broken_runs_are_refused(tmp_path, make_run):
         load_run(folder)
 
 
-def test_text_and_markdown_hold_the_numbers(run_folders):
+def test_text_and_markdown_hold_the_numbers(run_folders, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     rows = aggregate(run_folders)
     value = show_estimate(ECE, rows[1].before["ece"])
     change = show_change(ECE, rows[1].change_before["ece"])
