@@ -1,8 +1,8 @@
 """The scale s: how sure one may be of a class, given where an image lies on the line to it.
 
 Both curves ask real images that nobody trained on, the validation split. The scale belongs to the
-encoder: s = 4 is CLIP's, reported to recognise 88 % of CIFAR-10 or more, and gives an end at lambda_E = 1
-the label sigmoid(4 / 2) = 0.88.
+encoder: s = 4 is CLIP's, which is reported to recognise 88 % of CIFAR-10 or more; it gives an end
+at lambda_E = 1 the label sigmoid(4 / 2) = 0.88.
 """
 
 from __future__ import annotations
