@@ -85,6 +85,10 @@ COMMANDS = {
         "Make a table of the paper: ours beside the published numbers.",
         "semmix.recipes.table", "TableConfig", "make_table",
     ),
+    "keep": Command(
+        "Keep finished runs in a form small enough to commit.",
+        "semmix.recipes.results", "KeepConfig", "keep_runs",
+    ),
     "report": Command(
         "Write one self-contained HTML page about finished runs.",
         "semmix.report", "ReportConfig", "run_report",

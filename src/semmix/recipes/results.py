@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from tyro.conf import Positional
 
 from semmix._artifact import open_artifact
 from semmix._errors import SemmixError
 from semmix._files import read_json, write_json, write_tensors
+from semmix._progress import say
 from semmix.calibration import (
     DensityRatioCalibrator,
     TemperatureScaler,
@@ -38,23 +41,61 @@ def ood_file(dataset: str) -> str:
     return f"logits-ood-{dataset}.safetensors"
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeepConfig:
+    """Keep finished runs in a form small enough to commit."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Folders of finished runs."""
+    out: Path = Path("results")
+    """Folder that gets one folder for each run, of the same name."""
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise SemmixError("nothing to keep", "no runs", "name at least one run folder")
+
+
+def keep_runs(config: KeepConfig) -> None:
+    """Copy what the numbers of the runs come from."""
+    for run in config.runs:
+        say(f"kept {keep_run(run, config.out)}")
+
+
 def keep_run(run: str | Path, results: str | Path) -> Path:
     """Copy what the numbers of a finished run come from, logits in float16; return the copy.
 
     Its metrics.json is measured on the logits as stored, so that it can be had again from them.
     """
-    run, kept = Path(run), Path(results) / Path(run).name
-    if not open_artifact(run, "config.json", "run").finished:
+    run, kept = Path(run), Path(results) / Path(run).resolve().name
+    artifact = open_artifact(run, "config.json", "run")
+    if not artifact.finished:
         raise SemmixError(f"{run} is not finished", "half done", "run its command again first")
+    _refuse_other(kept, artifact.manifest)
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.glob("logits-*.safetensors")):
         tensors = load_file(path)
-        write_tensors(kept / path.name, {**tensors, "logits": tensors["logits"].half()})
+        write_tensors(kept / path.name, {**tensors, "logits": small_logits(tensors["logits"])})
     for name in _KEPT_AS_THEY_ARE:
         if (run / name).exists():
             shutil.copyfile(run / name, kept / name)
     write_json(kept / "metrics.json", metrics_from_logits(kept))
     return kept
+
+
+def small_logits(logits: Tensor) -> Tensor:
+    """Return logits as float16, less the largest of their row: softmax is the same.
+
+    Near zero float16 is at its finest, so that rivals of the largest logit are told apart.
+    """
+    return (logits - logits.amax(1, keepdim=True)).half()
+
+
+def _refuse_other(kept: Path, manifest: dict[str, Any]) -> None:
+    """Raise if a run made from other inputs is kept under the same name."""
+    if not (kept / "config.json").exists():
+        return
+    if open_artifact(kept, "config.json", "run").manifest["inputs"] != manifest["inputs"]:
+        raise SemmixError("another run of this name is kept", kept, "choose another --out")
 
 
 def metrics_from_logits(folder: str | Path) -> dict[str, Any]:

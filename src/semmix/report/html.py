@@ -19,7 +19,7 @@ from semmix.report.charts import Series, forest_chart, training_chart
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
 from semmix.report.runs import Run
-from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate
+from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate, render_text
 
 MAX_PAIR_CHARTS = 60
 """Pairs of classes whose lambda curves are drawn."""
@@ -61,7 +61,7 @@ class ReportConfig:
 
 
 def run_report(config: ReportConfig) -> Path:
-    """Write the report that `config` describes; return its path."""
+    """Print the results' table and write the report that `config` describes; return its path."""
     gallery = None
     if config.mixsets and config.annotation:
         gallery = open_gallery(config.mixsets, config.annotation, config.num_sets)
@@ -72,6 +72,7 @@ def run_report(config: ReportConfig) -> Path:
         gallery=gallery,
         baseline=config.baseline,
     )
+    say(render_text(aggregate(config.runs, config.baseline)))
     say(f"wrote {path}")
     return path
 
