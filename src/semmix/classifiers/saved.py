@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from semmix._errors import SemmixError
 from semmix._files import digest_tensors, write_tensors
@@ -29,14 +31,7 @@ def load_classifier(folder: str | Path) -> tuple[Classifier, str]:
     """Return the trained network of a run folder, ready to predict, and its weights' digest."""
     from semmix.classifiers import classifier
 
-    path = Path(folder) / WEIGHTS
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads(file.metadata()["semmix"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        fix = "name the folder of a finished training run"
-        raise SemmixError(f"no trained classifier in {folder}", error, fix) from error
+    header, tensors = _read(folder)
     network = classifier(
         header["classifier"],
         num_classes=header["num_classes"],
@@ -45,3 +40,20 @@ def load_classifier(folder: str | Path) -> tuple[Classifier, str]:
     )
     network.load_state_dict(tensors)
     return network.eval(), digest_tensors(tensors)
+
+
+def saved_image_shape(folder: str | Path) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that the network in a folder takes."""
+    header, _ = _read(folder)
+    return header["in_channels"], header["image_size"], header["image_size"]
+
+
+def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return how to build the network, and its weights."""
+    try:
+        with safe_open(Path(folder) / WEIGHTS, framework="pt") as file:
+            header = json.loads(file.metadata()["semmix"])
+            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        fix = "name the folder of a finished training run"
+        raise SemmixError(f"no trained classifier in {folder}", error, fix) from error
