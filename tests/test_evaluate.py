@@ -434,3 +434,105 @@ def test_the_page_is_drawn_from_a_part_of_many_rows(tmp_path, monkeypatch):
     html = (tmp_path / "m-evaluation" / "report.html").read_text()
     assert "Drawn from 200 random rows" in html
     assert "temperature" in html
+
+
+# --- people ---------------------------------------------------------------------------------------
+
+
+def votes(num_samples=300, num_classes=4, num_people=50, seed=0):
+    """Logits, labels and people's shares, made by one truth: what CIFAR-10H is for CIFAR-10."""
+    random = np.random.default_rng(seed)
+    truth = cal.softmax(1.5 * random.normal(size=(num_samples, num_classes)))
+    human = np.stack([random.multinomial(num_people, p) for p in truth]) / num_people
+    labels = (np.log(truth) + random.gumbel(size=truth.shape)).argmax(1)
+    return 2 * np.log(truth), labels, human
+
+
+def with_people(folder, human, name="cifar10h-probs.npy", **options):
+    logits, labels, _ = votes()
+    np.save(folder / name, human)
+    return evaluate(write_npz(folder, logits, labels), human=folder / name, **options)
+
+
+def test_agreement_with_people(tmp_path, capsys):
+    logits, labels, human = votes()
+    evaluation = with_people(tmp_path, human)
+    found = evaluation["human"]
+    assert list(found["agreement"]) == ["one-hot labels", "as given", "temperature"]
+    expected = cal.human_agreement(cal.softmax(logits), human)
+    assert found["agreement"]["as given"] == pytest.approx(expected)
+    assert found["entropy"] == pytest.approx(cal.entropy(human))
+    one_hot = found["agreement"]["one-hot labels"]
+    assert one_hot["total_variation"] == pytest.approx(np.mean(1 - human[np.arange(300), labels]))
+    assert one_hot["cross_entropy"] is one_hot["kl_divergence"] is None
+    assert one_hot["entropy_correlation"] is None
+    # The predictions were made twice too sharp: a temperature brings them nearer to people.
+    kl, variation = (
+        [found["agreement"][name][key] for name in ("as given", "temperature")]
+        for key in ("kl_divergence", "total_variation")
+    )
+    assert kl[1] < kl[0]
+    assert variation[1] < variation[0] < one_hot["total_variation"]
+    folder = tmp_path / "x-evaluation"
+    assert json.loads((folder / "evaluation.json").read_text())["human"] == found
+    shown = f"{variation[1]:.4f}"
+    assert "one-hot labels" in capsys.readouterr().out
+    for name in ("evaluation.md", "report.html"):
+        assert shown in (folder / name).read_text()
+        assert "one-hot labels" in (folder / name).read_text()
+
+
+def test_without_people_nothing_is_said_of_them(tmp_path):
+    evaluation = evaluate(write_npz(tmp_path, *predictions()))
+    assert "human" not in evaluation
+    assert "people-title" not in (tmp_path / "x-evaluation" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "csv", "csv of numbers alone"])
+def test_people_in_every_kind_of_file(kind, tmp_path):
+    logits, labels, human = votes()
+    lines = [",".join(map(repr, row)) for row in human.tolist()]
+    if kind == "npz":
+        np.savez(tmp_path / "h.npz", human=human, image_ids=np.arange(300))
+    elif kind == "safetensors":
+        save_file({"probs": torch.tensor(human)}, tmp_path / "h.safetensors")
+    elif kind == "csv":
+        numbered = [f"{n},{line}" for n, line in enumerate(lines)]
+        (tmp_path / "h.csv").write_text("\n".join(["id,cat,dog,frog,ship", *numbered, ""]))
+    else:
+        (tmp_path / "h.csv").write_text("\n".join([*lines, ""]))
+    (path,) = tmp_path.glob("h.*")
+    evaluation = evaluate(write_npz(tmp_path, logits, labels), human=path)
+    expected = cal.human_agreement(cal.softmax(logits), human)
+    assert evaluation["human"]["agreement"]["as given"] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda human: human[:-1], r"do not fit.*299, 4.*300 predictions"),
+        (lambda human: human[:, :3], r"do not fit.*300, 3.*4 classes"),
+        (lambda human: human.reshape(2, 600), r"do not fit.*2, 600"),
+        (lambda human: human[0], "must hold one table"),
+        (lambda human: 50 * human, r"sum to 1.*50 in row 0.*divide each row by its sum"),
+        (lambda human: np.where(human == human[7], np.nan, human), r"probabilities.*mend"),
+        (lambda human: human - 0.1, "probabilities"),
+    ],
+)
+def test_what_people_cannot_have_said(change, message, tmp_path):
+    with pytest.raises(SemmixError, match=f"(?s){message}"):
+        with_people(tmp_path, change(votes()[2]))
+
+
+def test_people_in_another_order_are_noticed(tmp_path):
+    warnings = with_people(tmp_path, np.roll(votes()[2], 1, axis=0))["warnings"]
+    assert "in the same order?" in " ".join(warnings)
+
+
+def test_the_page_takes_its_intervals_from_the_evaluation(tmp_path):
+    evaluation = evaluate(write_npz(tmp_path, *predictions()), resamples=200)
+    page = (tmp_path / "x-evaluation" / "report.html").read_text()
+    for result in evaluation["results"]:
+        for name in ("acc", "ece", "aece", "oe", "ue"):
+            low, high = (f"{100 * end:.2f}" for end in result["intervals"][name])
+            assert f"[{low}, {high}]".replace("-", "−") in page

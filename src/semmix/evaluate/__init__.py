@@ -2,7 +2,7 @@
 
 Files are read (`read`), turned into samples while common mistakes are caught (`samples`),
 calibrated without judging a calibrator by what it has seen (`calibrate`), measured (`measure`),
-written (`write`).
+compared with people where their labels are given (`human`), written (`write`, `page`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from semmix._errors import SemmixError, unknown_name
 from semmix._progress import progress, say
 from semmix.calibration import few_samples
 from semmix.evaluate.calibrate import AS_GIVEN, CALIBRATORS, Fitted, fit, make_folds, make_pool
+from semmix.evaluate.human import compare_with_people
 from semmix.evaluate.measure import measure_samples
 from semmix.evaluate.page import write_page
 from semmix.evaluate.read import Names, read_parts
@@ -56,6 +57,10 @@ class EvaluateConfig:
     kind: Literal["logits", "probs"] | None = None
     """What the scores are; judged by their values by default."""
 
+    human: Path | None = None
+    """File of people's label distributions, one row for each test sample in the same order, such as
+    cifar10h-probs.npy (10,000 x 10): also tell how the predictions agree with them."""
+
     calibrators: tuple[str, ...] = ("temperature", "vector", "histogram", "isotonic", "beta")
     """Calibrators to compare; also known: temperature-ece-grid, matrix, dirichlet."""
 
@@ -91,8 +96,12 @@ def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
     for line in [*notes, *(f"warning: {warning}" for warning in warnings)]:
         say(line)
     fitted = dict(fit_all(config, test, val))
+    people, doubts = compare_with_people(config.human, test, fitted) if config.human else ({}, [])
     results = measure_all(config, test, fitted)
     given = results[0]
+    for doubt in doubts:
+        say(f"warning: {doubt}")
+        warnings.append(doubt)
     if few := few_samples(given["metrics"]["ece"], given["ece_of_chance"], len(test)):
         say(f"warning: {few}")
         warnings.append(few)
@@ -105,6 +114,7 @@ def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
         "bins": config.bins,
         "level": config.level,
         "results": results,
+        **({"human": people} if people else {}),
     }
     print_table(evaluation)
     folder = config.out or _default_folder(config.path)

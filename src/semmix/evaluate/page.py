@@ -31,8 +31,21 @@ def write_page(
     notes = [*evaluation["notes"], *(f"Warning: {w}" for w in evaluation["warnings"])]
     if len(test) > PAGE_ROWS:
         notes.append(f"Drawn from {PAGE_ROWS:,} random rows; evaluation.json counts all of them.")
-    title = f"Evaluation of {evaluation['source']}"
-    return draw_evaluation(predictions, folder / "report.html", title=title, notes=notes)
+    return draw_evaluation(
+        predictions,
+        folder / "report.html",
+        title=f"Evaluation of {evaluation['source']}",
+        notes=notes,
+        measured={result["name"]: _measured(result) for result in evaluation["results"]},
+        human=evaluation.get("human"),
+    )
+
+
+def _measured(result: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Return each metric that has an interval: value, low, high, over all rows."""
+    return {
+        name: (result["metrics"][name], *interval) for name, interval in result["intervals"].items()
+    }
 
 
 def _probs(test: Samples, fitted: Fitted, chosen: Array) -> Array:

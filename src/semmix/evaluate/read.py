@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from semmix._errors import SemmixError, unknown_name
 
 Array = NDArray[Any]
 Batches = Iterator[tuple[Array, Array]]
+Reader = Callable[[Path, "Names"], Mapping[str, Any]]
 
 ROWS_PER_BLOCK = 1 << 16
 SCORE_WORDS = ("logits", "logit", "probs", "prob", "probabilities", "proba", "softmax", "scores",
@@ -74,9 +75,27 @@ def _read_run(folder: Path) -> dict[str, Part]:
     }
 
 
-def _open(path: Path, names: Names) -> Mapping[str, Any]:
-    """Return the arrays in a file by name."""
+def read_matrix(path: Path) -> Array:
+    """Return the one table of numbers in a file, `[N, K]` in float64."""
     readers = {
+        ".npz": _read_npz,
+        ".npy": lambda path, names: {path.stem: np.load(path)},
+        ".safetensors": _read_safetensors,
+        ".csv": _read_csv_matrix,
+    }
+    shaped = {name: rows for name, rows in _open(path, Names(), readers).items() if rows.ndim == 2}
+    if len(shaped) != 1:
+        seen = ", ".join(shaped) or "none"
+        raise SemmixError(f"{path.name} must hold one table of numbers", seen, "leave one in it")
+    (rows,) = shaped.values()
+    return np.asarray(rows[:], np.float64)
+
+
+def _open(
+    path: Path, names: Names, readers: Mapping[str, Reader] | None = None
+) -> Mapping[str, Any]:
+    """Return the arrays in a file by name."""
+    readers = readers or {
         ".npz": _read_npz,
         ".npy": _read_npy,
         ".safetensors": _read_safetensors,
@@ -141,15 +160,41 @@ def _read_safetensors(path: Path, names: Names) -> Mapping[str, Any]:
     return {name: _LazyTensor(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
 
 
-def _read_csv(path: Path, names: Names) -> Mapping[str, Any]:
+def _read_csv_matrix(path: Path, names: Names) -> Mapping[str, Any]:
+    """Return all columns but those of row numbers; a first line of names is optional."""
+    delimiter, columns, _ = _look_at_csv(path)
+    has_names = not all(map(_is_number, columns))
+    chosen = [k for k, name in enumerate(columns) if not _words(name) & IGNORED_WORDS]
+    table = np.loadtxt(
+        path, delimiter=delimiter, skiprows=int(has_names), usecols=chosen if has_names else None,
+        ndmin=2, encoding="utf-8-sig", quotechar='"',
+    )  # fmt: skip
+    return {path.stem: table}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _look_at_csv(path: Path) -> tuple[str, list[str], int]:
+    """Return what separates columns, the columns of the first line, and the lines after it."""
     with open(path, encoding="utf-8-sig") as file:
         header = file.readline()
         num_rows = sum(1 for line in file if line.strip())
     delimiter = max(",;\t", key=header.count)
     columns = [name.strip().strip("\"'") for name in header.split(delimiter)]
+    return delimiter, columns, num_rows
+
+
+def _read_csv(path: Path, names: Names) -> Mapping[str, Any]:
+    delimiter, columns, num_rows = _look_at_csv(path)
     if any(name.replace(".", "").lstrip("-").isdigit() for name in columns):
         fix = "give it a first line of column names, such as label,prob_0,prob_1"
-        raise SemmixError("the CSV file has no header", header.strip()[:60], fix)
+        raise SemmixError("the CSV file has no header", delimiter.join(columns)[:60], fix)
     label, chosen = _choose_columns(columns, names)
     batches = _csv_batches(path, delimiter, [*chosen, label])
     return _collect(num_rows, batches, _span(columns, chosen), columns[label])

@@ -14,6 +14,10 @@ COLUMNS = {
     "classwise_ece": "class ECE", "mce": "MCE", "nll": "NLL", "brier": "Brier",
 }  # fmt: skip
 UNITS = "in percent, except NLL and Brier"
+AGREEMENT = {
+    "cross_entropy": "cross-entropy", "kl_divergence": "KL", "total_variation": "total variation",
+    "entropy_correlation": "entropy rank correlation",
+}  # fmt: skip
 
 
 def table_rows(evaluation: dict[str, Any]) -> list[list[str]]:
@@ -22,6 +26,25 @@ def table_rows(evaluation: dict[str, Any]) -> list[list[str]]:
         ["", *COLUMNS.values()],
         *([result["name"], *_cells(result)] for result in evaluation["results"]),
     ]
+
+
+def agreement_rows(human: dict[str, Any]) -> list[list[str]]:
+    """Return the cells of the table on agreement with people, headings first."""
+    return [
+        ["", *AGREEMENT.values()],
+        *([name, *map(_number, values.values())] for name, values in human["agreement"].items()),
+    ]
+
+
+def _agreement_title(human: dict[str, Any]) -> str:
+    return (
+        f"agreement with people, {human['source']}; cross-entropy is {human['entropy']:.4f} at "
+        "best; – is infinite or undefined"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
 
 
 def write_evaluation(evaluation: dict[str, Any], folder: Path) -> None:
@@ -33,28 +56,35 @@ def write_evaluation(evaluation: dict[str, Any], folder: Path) -> None:
 
 
 def print_table(evaluation: dict[str, Any]) -> None:
-    """Show the table in the terminal."""
+    """Show the table in the terminal, and one on people where there is one."""
+    title = f"{evaluation['num_samples']:,} samples, {evaluation['num_classes']} classes; {UNITS}"
+    _print_rows(title, table_rows(evaluation))
+    if human := evaluation.get("human"):
+        _print_rows(_agreement_title(human), agreement_rows(human))
+
+
+def _print_rows(title: str, rows: list[list[str]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    head, *rows = table_rows(evaluation)
-    title = f"{evaluation['num_samples']:,} samples, {evaluation['num_classes']} classes; {UNITS}"
+    head, *body = rows
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column, name in enumerate(head):
         table.add_column(name, justify="right" if column else "left", no_wrap=True)
-    for row in rows:
+    for row in body:
         table.add_row(*row)
     Console(width=max(Console().width, 120)).print(table)
 
 
 def markdown(evaluation: dict[str, Any]) -> str:
-    """Return a Markdown page: what was read, warnings, the table."""
-    head, *rows = table_rows(evaluation)
+    """Return a Markdown page: what was read, warnings, the tables."""
     lines = [f"# Evaluation of {evaluation['source']}", "", f"Figures {UNITS}.", ""]
     lines += [f"- {note}" for note in evaluation["notes"]]
     lines += [f"- **warning**: {warning}" for warning in evaluation["warnings"]]
-    lines += ["", _pipes(head), _pipes(["---", *["---:"] * (len(head) - 1)]), *map(_pipes, rows)]
+    lines += ["", *_pipe_table(table_rows(evaluation))]
+    if human := evaluation.get("human"):
+        lines += ["", f"{_agreement_title(human)}.", "", *_pipe_table(agreement_rows(human))]
     return "\n".join(lines) + "\n"
 
 
@@ -81,6 +111,11 @@ def _cells(result: dict[str, Any]) -> Iterator[str]:
             yield f"{result['metrics'][name]:.4f}"
         else:
             yield f"{100 * result['metrics'][name]:.2f}"
+
+
+def _pipe_table(rows: list[list[str]]) -> list[str]:
+    head, *body = rows
+    return [_pipes(head), _pipes(["---", *["---:"] * (len(head) - 1)]), *map(_pipes, body)]
 
 
 def _pipes(cells: list[str]) -> str:
