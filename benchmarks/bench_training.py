@@ -1,40 +1,57 @@
 """Speed of the classifier loop: whole epochs of `train_classifier`, data and augmentation included.
 
-    python benchmarks/bench_training.py --classifier resnet18 --method csm
+    python benchmarks/bench_training.py --classifier resnet18 --method csm --images 45000
+    python benchmarks/bench_training.py --classifier resnet50 --method csm --images 12800 --epochs 3
+    python benchmarks/bench_training.py --classifier resnet18 --method ce --same-curve 100
+    python benchmarks/bench_training.py --classifier resnet18 --method ce --jobs 4
 
-Random images of CIFAR-10's shape. The peer, in the same run, is a plain PyTorch loop: float32,
-eager, augmentation on the device, the same batch. `setup` is all before the first epoch's end.
-Targets on one H200: ResNet-50 csm 15,000 img/s, ResNet-18 csm 55,000, ResNet-18 ce 45,000.
+Random images of CIFAR-10's shape, nine for training to one for validation, as in its split. Peers
+in the same run: the bare step, captured alike but with fixed images and no loop around it, and a
+plain PyTorch loop (float32, eager, PyTorch's defaults). On a CPU nothing is compiled or captured.
+Targets on one H200: ResNet-50 csm 15,000 img/s, ResNet-18 csm 55,000, ResNet-18 ce 45,000; the
+loop's overhead over the bare step under 5 %.
+
+`--same-curve` trains some steps with the step captured and again without, from the same seeds, and
+fails where the losses differ by more than `--tolerance`. `--jobs` trains in several processes at
+once; they start together after all have compiled and captured.
 """
 
 import argparse
+import multiprocessing
 import statistics
+import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+from torch._dynamo.utils import counters
 
-from semmix._device import describe_environment, pick_device
+from semmix._device import describe_environment, pick_device, to_device
 from semmix.datasets import Dataset, Split
 from semmix.labels import mix_labels
 from semmix.methods import method
 from semmix.plan import all_pairs
+from semmix.training import classifier as loop
 from semmix.training.batches import MixedImages
-from semmix.training.classifier import TrainConfig, build_network, make_batch, train_classifier
+from semmix.training.classifier import TrainConfig, build_network, make_batch, make_step
+from semmix.training.graphs import CapturedStep
 from semmix.training.mixed import MixedSource
 
 
 def random_split(num: int, size: int) -> Split:
-    return Split(
-        torch.randint(0, 256, (num, 3, size, size), dtype=torch.uint8), torch.arange(num) % 10
-    )
+    """Return random images; their brightness tells the class, so there is something to learn."""
+    labels = torch.arange(num) % 10
+    pixels = torch.randint(0, 156, (num, 3, size, size)) + 10 * labels[:, None, None, None]
+    return Split(pixels.to(torch.uint8), labels)
 
 
 def random_data(num: int, size: int) -> Dataset:
-    parts = (random_split(num, size), random_split(1000, size), random_split(1000, size))
+    parts = [random_split(part, size) for part in (num, max(num // 9, 10), 1000)]
     return Dataset("random", tuple("abcdefghij"), *parts)
 
 
@@ -46,87 +63,245 @@ def random_source(data: Dataset) -> MixedSource:
     return MixedSource(MixedImages.build(images, labels, pairs), data.train.digest, {})
 
 
-def epoch_ends(stats: Path, num: int, thread: threading.Thread) -> list[float]:
-    """Return when each line of a run's stats appeared."""
-    times: list[float] = []
-    while len(times) < num and thread.is_alive():
-        lines = stats.read_text().count("\n") if stats.exists() else 0
-        times += [time.perf_counter()] * (lines - len(times))
-        time.sleep(0.002)
-    return times
-
-
-def loop_rate(data, source, config: TrainConfig) -> tuple[float, float]:
-    """Return images per second of a median epoch after the first, and the seconds before."""
-    per_epoch = (1 + method(config.method, 10).num_mixed) * (len(data.train) // config.batch_size)
-    per_epoch *= config.batch_size
-    with tempfile.TemporaryDirectory() as folder:
-        out, start = Path(folder) / "run", time.perf_counter()
-        arguments = (data, config, out, source)
-        thread = threading.Thread(target=train_classifier, args=arguments, daemon=True)
-        thread.start()
-        times = epoch_ends(out / "stats.jsonl", config.epochs, thread)
-        thread.join()
-    durations = [end - begin for begin, end in pairwise(times)]
-    return per_epoch / statistics.median(durations), times[0] - start
-
-
-def plain_rate(data, source, config: TrainConfig, device: torch.device, steps: int) -> float:
-    """Return images per second of an eager float32 loop over the same batches."""
-    rule = method(config.method, 10)
-    network = build_network(config.classifier, data).to(device).train()
-    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
-    images, labels = data.train.images.to(device), data.train.labels.to(device)
-    mixed = source.images.to(device)
-
-    def step() -> None:
-        index = torch.randint(len(images), (config.batch_size,), device=device)
-        batch = make_batch(images[index], labels[index], index, mixed, rule.num_mixed, config)
-        optimizer.zero_grad()
-        rule.step(network, batch)["loss"].backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 2.0)
-        optimizer.step()
-
-    step()
-    wait(device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    wait(device)
-    images_per_step = (1 + rule.num_mixed) * config.batch_size
-    return steps * images_per_step / (time.perf_counter() - start)
-
-
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--classifier", default="small")
-    parser.add_argument("--method", default="csm")
-    parser.add_argument("--images", type=int, default=2560)
-    parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--plain-steps", type=int, default=10)
-    parser.add_argument("--device", default="auto")
-    args = parser.parse_args()
-    device = pick_device(args.device)
+class Step:
+    """A step of the loop on fixed images, with its optimizer."""
+
+    def __init__(self, data: Dataset, source: MixedSource, config: TrainConfig):
+        device = pick_device(config.device)
+        torch.manual_seed(0)
+        rule = method(config.method, 10)
+        network = to_device(build_network(config.classifier, data), device)
+        index = torch.arange(config.batch_size, device=device)
+        pixels, labels = data.train.images.to(device)[index], data.train.labels.to(device)
+        mixed = source.images.to(device)
+        rule.setup(labels)
+
+        def next_batch():
+            return make_batch(pixels, labels[index], index, mixed, rule.num_mixed, config)
+
+        self.num_images = (1 + rule.num_mixed) * config.batch_size
+        self.device, self.network, self.rule, self.next_batch = device, network, rule, next_batch
+        self.gradients = make_step(network, rule, next_batch, config.clip_norm)
+        self.optimizer = torch.optim.SGD(
+            network.parameters(), config.lr, momentum=0.9, weight_decay=5e-4,
+            fused=device.type == "cuda",
+        )  # fmt: skip
+
+    def prepare(self) -> float:
+        """Compile and capture; return the seconds it took."""
+        start = time.perf_counter()
+        self.gradients.prepare()
+        wait(self.device)
+        return time.perf_counter() - start
+
+    def captured(self) -> torch.Tensor:
+        loss = self.gradients()
+        self.optimizer.step()
+        return loss
+
+    def eager(self) -> torch.Tensor:
+        """The same in the usual way: float32, not compiled, not captured."""
+        self.optimizer.zero_grad()
+        loss = self.rule.step(self.network, self.next_batch())["loss"]
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 2.0)
+        self.optimizer.step()
+        return loss
+
+    def rate(self, step, num_steps: int) -> float:
+        """Return images per second of one of the two."""
+        step()
+        wait(self.device)
+        start = time.perf_counter()
+        for _ in range(num_steps):
+            step()
+        wait(self.device)
+        return num_steps * self.num_images / (time.perf_counter() - start)
+
+
+class Clock:
+    """When the loop prepared its step, and when it began and ended each epoch's evaluation."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.prepared, self.begins, self.ends = [], [], []
+
+    def tick(self, times: list[float]) -> None:
+        wait(self.device)
+        times.append(time.perf_counter())
+
+
+@contextmanager
+def clocked(device: torch.device, ready=lambda: None):
+    """Yield a clock that the loop's own functions wind; `ready` is called before the first step."""
+    clock, prepare = Clock(device), CapturedStep.prepare
+    predict, append = loop.predict_logits, loop.append_stats
+
+    def timed_prepare(self):
+        if not clock.prepared:
+            clock.tick(clock.prepared)
+            prepare(self)
+            clock.tick(clock.prepared)
+            ready()
+            clock.tick(clock.ends)
+        prepare(self)
+
+    def timed_predict(*args, **options):
+        clock.tick(clock.begins)
+        return predict(*args, **options)
+
+    def timed_append(*args):
+        append(*args)
+        clock.tick(clock.ends)
+
+    CapturedStep.prepare = timed_prepare
+    loop.predict_logits, loop.append_stats = timed_predict, timed_append
+    try:
+        yield clock
+    finally:
+        CapturedStep.prepare = prepare
+        loop.predict_logits, loop.append_stats = predict, append
+
+
+def train(data: Dataset, source: MixedSource, config: TrainConfig, ready=lambda: None) -> Clock:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        clocked(pick_device(config.device), ready) as clock,
+    ):
+        loop.train_classifier(data, config, Path(folder) / "run", source)
+    return clock
+
+
+def images_per_epoch(data: Dataset, config: TrainConfig) -> int:
+    real = len(data.train) // config.batch_size * config.batch_size
+    return (1 + method(config.method, 10).num_mixed) * real
+
+
+def compare(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: int) -> None:
+    """Print the loop's rate beside its peers'."""
+    step = Step(data, source, config)
+    name = f"{config.classifier} {config.method}"
+    print(f"{name}: compile and capture {step.prepare():.1f} s", flush=True)
+    graphs = counters["stats"]["unique_graphs"]
+    bare = step.rate(step.captured, num_steps)
+    clock = train(data, source, config)
+    begin, end = clock.prepared
+    again = counters["stats"]["unique_graphs"] - graphs
+    print(f"{name}: the loop's own network {end - begin:.1f} s, {graphs} + {again} graphs compiled")
+    ends = clock.ends[1:]  # the first epoch warms up
+    num_images = images_per_epoch(data, config)
+    without = [begin - end for end, begin in zip(ends, clock.begins[1:], strict=False)]
+    whole = [end - begin for begin, end in pairwise(ends)]
+    without, whole = statistics.median(without[: len(whole)]), statistics.median(whole)
+    peer = Step(data, source, config)
+    peer.network.to(memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]
+    plain = peer.rate(peer.eager, max(num_steps // 5, 1))
+    rates = {
+        "loop": num_images / without,
+        "loop with evaluation": num_images / whole,
+        "bare step": bare,
+        "plain loop": plain,
+    }
+    print("\n".join(f"{name}: {rate:,.0f} img/s {kind}" for kind, rate in rates.items()))
+    print(f"{name}: overhead of the loop {1 - rates['loop'] / bare:.1%}, of evaluation "
+          f"{1 - without / whole:.1%}; {rates['loop'] / plain:.2f} x the plain loop")  # fmt: skip
+
+
+def curve(data, source, config: TrainConfig, num_steps: int, captures: bool) -> torch.Tensor:
+    """Return the loss of each step [num_steps], captured or not, from the same seeds."""
+    step = Step(data, source, config)
+    step.gradients.captures &= captures
+    memory = {name: tensor.clone() for name, tensor in step.rule.state_dict().items()}
+    step.prepare()
+    step.rule.load_state_dict(memory)
+    losses = []
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # as when captured
+        for seed in range(num_steps):
+            torch.manual_seed(seed)
+            losses.append(step.captured().clone())
+    return torch.stack(losses).cpu()
+
+
+def compare_curves(data, source, config: TrainConfig, num_steps: int, tolerance: float) -> None:
+    """Print how far the captured curve is from the plain one; exit where it is too far."""
+    config = replace(config, lr=0.01)  # at 0.1 a difference in rounding soon grows
+    captured = curve(data, source, config, num_steps, captures=True)
+    plain = curve(data, source, config, num_steps, captures=False)
+    apart = ((captured - plain).abs() / plain.abs()).max().item()
+    print(f"{config.classifier} {config.method}: loss {plain[0]:.4f} to {plain[-1]:.4f} in "
+          f"{num_steps} steps; captured and plain differ by at most {apart:.2e}")  # fmt: skip
+    if not apart <= tolerance:
+        sys.exit(f"more than {tolerance:g}")
+
+
+def work(args, barrier) -> tuple[float, float, int]:
+    """Train beside others; return when all began, when this one was done, and images seen."""
+    data, source, config = setting(args)
+    try:
+        clock = train(data, source, config, ready=barrier.wait)
+    except BaseException:
+        barrier.abort()
+        raise
+    num_epochs = len(clock.ends) - 1
+    return clock.ends[0], clock.ends[-1], num_epochs * images_per_epoch(data, config)
+
+
+def rate_of_jobs(args, num_jobs: int) -> float:
+    """Return images per second of all processes together, from their start to the last end."""
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(num_jobs, context) as pool:
+        barrier = manager.Barrier(num_jobs)
+        answers = list(pool.map(work, [args] * num_jobs, [barrier] * num_jobs))
+    begins, ends, num_images = zip(*answers, strict=True)  # one clock for all processes
+    return sum(num_images) / (max(ends) - min(begins))
+
+
+def compare_jobs(args) -> None:
+    """Print the rate of several trainings at once against one alone."""
+    alone = rate_of_jobs(args, 1)
+    together = rate_of_jobs(args, args.jobs)
+    print(f"{args.classifier} {args.method}: {alone:,.0f} img/s alone, {together:,.0f} img/s by "
+          f"{args.jobs} processes, {together / alone:.2f} x")  # fmt: skip
+
+
+def setting(args) -> tuple[Dataset, MixedSource, TrainConfig]:
     config = TrainConfig(
         method=args.method, classifier=args.classifier, epochs=args.epochs, device=args.device
     )
+    torch.manual_seed(0)
     data = random_data(args.images, args.size)
-    source = random_source(data)
-    rate, setup = loop_rate(data, source, config)
-    plain = plain_rate(data, source, config, device, args.plain_steps)
-    machine = describe_environment()
-    print(
-        f"{args.classifier} {args.method}: {rate:,.0f} img/s, {rate / plain:.2f} x a plain loop "
-        f"({plain:,.0f} img/s); setup {setup:.0f} s; torch {machine['torch']}, "
-        f"{machine['gpu'] or str(machine['cpu_threads']) + ' threads'}",
-        flush=True,
+    return data, random_source(data), config
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--classifier", default="small")
+    parser.add_argument("--method", default="csm")
+    parser.add_argument("--images", type=int, default=2560, help="training images")
+    parser.add_argument("--size", type=int, default=32, help="pixels across")
+    parser.add_argument("--epochs", type=int, default=4, help="the first warms up")
+    parser.add_argument("--steps", type=int, default=50, help="bare steps; a fifth of it eager")
+    parser.add_argument("--same-curve", type=int, metavar="STEPS")
+    parser.add_argument("--tolerance", type=float, default=0.05, help="relative, for --same-curve")
+    parser.add_argument("--jobs", type=int, help="processes at once")
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    machine = describe_environment()
+    where = machine["gpu"] or f"{machine['cpu_threads']} CPU threads"
+    print(f"torch {machine['torch']}, {where}", flush=True)
+    if args.jobs:
+        compare_jobs(args)
+    elif args.same_curve:
+        compare_curves(*setting(args), args.same_curve, args.tolerance)
+    else:
+        compare(*setting(args), args.steps)
 
 
 if __name__ == "__main__":

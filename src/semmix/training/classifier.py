@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,7 +47,7 @@ from semmix.training.distributed import (
     sum_over_processes,
     wait_for_all,
 )
-from semmix.training.graphs import CapturedStep
+from semmix.training.graphs import CapturedStep, compiled
 from semmix.training.mixed import MixedSource, check_no_leak
 from semmix.training.schedules import SCHEDULES, learning_rate
 from semmix.training.streaming import Images, place_images, read_batches
@@ -171,7 +172,6 @@ def train_classifier(
         fused=device.type == "cuda",
     )
     rule.setup(labels)
-    forward = shared_forward(_forward(network, device), rank, world_size)
 
     # A step is `batch_size` real images; passes over them drop the incomplete last batch.
     steps_per_pass = len(images) // batch_size
@@ -181,22 +181,14 @@ def train_classifier(
     total_steps = config.epochs * steps_per_epoch
     images_per_step = (1 + rule.num_mixed) * batch_size
 
-    # One step: batch, forward, backward, clip. On a GPU it is captured as a CUDA graph, unless
-    # processes talk to each other in it.
+    # The images of a step are put where the step, once captured, looks for them.
     index = torch.zeros(batch_size, dtype=torch.int64, device=device)
     pixels = torch.zeros(batch_size, *data.image_shape, dtype=torch.uint8, device=device)
 
-    def body() -> Tensor:
-        batch = make_batch(pixels, labels[index], index, mixed, rule.num_mixed, config)
-        loss = rule.step(forward, batch)["loss"]
-        loss.backward()
-        sum_over_processes(_gradients(network), world_size)
-        average_over_processes(_running_statistics(network), world_size)
-        torch.nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
-        return loss.detach()
+    def next_batch() -> Batch:
+        return make_batch(pixels, labels[index], index, mixed, rule.num_mixed, config)
 
-    gradients = CapturedStep(body, network.parameters(), device)
-    gradients.captures &= world_size == 1
+    gradients = make_step(network, rule, next_batch, config.clip_norm, rank, world_size)
 
     # Everything that changes during the run, in one place: it is what a checkpoint holds.
     loss_sum = torch.zeros((), device=device)
@@ -241,7 +233,7 @@ def train_classifier(
             step += 1
 
             if step % steps_per_epoch == 0:
-                val_logits = predict_logits(network, val_images)
+                val_logits = predict_logits(network, val_images, fast=True)
                 rule.end_epoch(val_logits, val_labels)
                 measured = summary(val_logits.softmax(1), val_labels)
                 row = {
@@ -303,12 +295,50 @@ def make_batch(
     return batch
 
 
+def make_step(
+    network: Classifier,
+    rule: Method,
+    next_batch: Callable[[], Batch],
+    clip_norm: float,
+    rank: int = 0,
+    world_size: int = 1,
+) -> CapturedStep:
+    """Return a step of the loop: batch, forward, backward, clip; it leaves gradients.
+
+    On a GPU it is captured as a CUDA graph, unless processes talk to each other in it.
+    """
+    device = network.mean.device
+    forward = shared_forward(_forward(network, device), rank, world_size)
+
+    def body() -> Tensor:
+        loss = rule.step(forward, next_batch())["loss"]
+        loss.backward()
+        sum_over_processes(_gradients(network), world_size)
+        average_over_processes(_running_statistics(network), world_size)
+        torch.nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
+        return loss.detach()
+
+    step = CapturedStep(body, network.parameters(), device)
+    step.captures &= world_size == 1
+    return step
+
+
 @torch.no_grad()
-def predict_logits(network: Classifier, images: Images, batch_size: int = 1000) -> Tensor:
-    """Return float32 logits [N, K] in evaluation mode; leave the network in training mode."""
+def predict_logits(
+    network: Classifier, images: Images, batch_size: int = 1000, fast: bool = False
+) -> Tensor:
+    """Return float32 logits [N, K] in evaluation mode; leave the network in training mode.
+
+    A GPU computes in full float32, or, where `fast` is enough, in bfloat16 as in training.
+    """
     network.eval()
-    batches = (batch.to(network.mean.device) for batch in images.split(batch_size))
-    logits = torch.cat([network(batch).float() for batch in batches])
+    device = network.mean.device
+    batches = (batch.to(device) for batch in images.split(batch_size))
+    with (
+        torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
+        torch.autocast(device.type, torch.bfloat16, enabled=fast and device.type == "cuda"),
+    ):
+        logits = torch.cat([network(batch).float() for batch in batches])
     network.train()
     return logits
 
@@ -331,11 +361,11 @@ def _forward(network: Classifier, device: torch.device):
     """Return images -> float32 logits; on a GPU compiled and in bfloat16."""
     if device.type != "cuda":
         return network
-    compiled = torch.compile(network, dynamic=False)
+    quick = compiled(network)
 
     def forward(images: Tensor) -> Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            logits = compiled(images.contiguous(memory_format=torch.channels_last))
+            logits = quick(images.contiguous(memory_format=torch.channels_last))
         return logits.float()
 
     return forward

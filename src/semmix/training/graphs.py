@@ -1,17 +1,35 @@
-"""One training step as one CUDA graph: a launch instead of thousands. Elsewhere a plain call."""
+"""Compiled networks, and one training step as one CUDA graph: a launch instead of thousands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 NUM_WARM_UPS = 3
+NUM_COMPILED = 64
+"""Networks and batch sizes compiled in one process; torch runs further ones uncompiled."""
+
+N = TypeVar("N", bound=nn.Module)
+
+
+def compiled(network: N, backend: str | Callable = "inductor") -> N:
+    """Return the network compiled for fixed shapes.
+
+    Weights are inputs of what is compiled: the next network of the same kind finds it ready.
+    """
+    from torch._dynamo import config  # slow to import
+
+    config.recompile_limit = NUM_COMPILED
+    return cast(N, torch.compile(network, dynamic=False, backend=backend))
 
 
 class CapturedStep:
     """Runs `body`, which leaves gradients in the parameters, and returns what it returns.
+
+    On a GPU `body` is captured and replayed; elsewhere it is a plain call.
 
     `body` reads from and writes to tensors that live as long as this object, draws random numbers
     from the default generator alone, and never looks at a value on the host. Seed the default
