@@ -104,7 +104,7 @@ def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
          "--confusable-by", "ce", "--num-pairs", "2", "--out", "confusable"],
         ["mix", "generator", "--sets", "2", "--num-steps", "2", "--batch-size", "16",
          "--pairs", "3:5", "8:1", "--out", "listed"],
-        ["export", "--out", "png"],
+        ["export", "mixsets", "--out", "png"],
         ["train", *train, "--method", "csm", "--mixsets", "mixsets",
          "--annotation", "annotation", "--out", "csm"],
         ["report", "ce", "csm", "--mixsets", "mixsets", "--annotation", "annotation"],

@@ -70,7 +70,7 @@ COMMANDS = {
         "semmix.commands", "Annotate", "annotate_command",
     ),
     "export": Command(
-        "Write soft-labelled mixed sets as PNG files or Parquet for other training code.",
+        "Write a trained classifier as a model folder (ONNX, torch.export, card), or mixed sets.",
         "semmix.commands", "Export", "export_command",
     ),
     "train": Command(

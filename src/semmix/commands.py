@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from semmix._errors import SemmixError
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.datasets.config import DatasetConfig
+from semmix.deploy import export_model
 from semmix.encoders import load_encoder
 from semmix.export import export_folder, export_parquet
 from semmix.generators import load_generator
@@ -227,27 +228,55 @@ def annotate_command(command: Annotate) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """Hand mixed sets to other training code."""
+    """Hand a trained classifier, or mixed sets, to others."""
 
+    source: Positional[Path]
+    """A finished training run, which becomes a model folder, or a store of mixed sets."""
     out: Path
-    """A folder for PNG files, or the Parquet file."""
-    mixsets: Path = Path("mixsets")
-    """Folder of the store."""
-    annotation: Path | None = Path("annotation")
-    """Folder of the annotation; not needed for requested labels."""
-    labels: str = "reannotated"
-    """Soft labels: reannotated, requested, one_hot, biased, encoder_softmax or third_class."""
-    format: Literal["png", "parquet"] = "png"
-    """PNG files with labels.jsonl, or one Parquet file for Hugging Face datasets."""
+    """Folder of the model; of mixed sets, the folder for PNG files or the Parquet file."""
+    onnx: bool = True
+    """Of a run: write model.onnx too, which needs semmix[onnx]."""
+    annotation: Path | None = None
+    """Of mixed sets: folder of the annotation; `annotation` unless the labels are requested."""
+    labels: str | None = None
+    """Of mixed sets: reannotated (default), requested, one_hot, biased, encoder_softmax or
+    third_class."""
+    format: Literal["png", "parquet"] | None = None
+    """Of mixed sets: PNG files with labels.jsonl (default), or one Parquet file for Hugging Face
+    datasets."""
 
 
 def export_command(command: Export) -> None:
-    """Write the images with their soft labels."""
-    store = MixSets.open(command.mixsets)
-    if command.labels == "requested" or command.annotation is None:
+    """Look at what the source is, and write it in the form that others can use."""
+    if (command.source / "config.json").exists():
+        _refuse_options(command, "a training run", ("annotation", "labels", "format"))
+        export_model(command.source, command.out, onnx=command.onnx)
+        say(f"next: semmix predict {command.out} IMAGES; what it is: {command.out / 'README.md'}")
+    elif (command.source / "manifest.json").exists():
+        _refuse_options(command, "a store of mixed sets", ("onnx",))
+        _export_mixsets(command)
+    else:
+        fix = "name a finished training run, or a store of mixed sets"
+        raise SemmixError("nothing to export here", command.source, fix)
+
+
+def _refuse_options(command: Export, what: str, options: tuple[str, ...]) -> None:
+    """Raise the error for options that make no sense for this source."""
+    defaults = {field.name: field.default for field in fields(Export)}
+    given = [name for name in options if getattr(command, name) != defaults[name]]
+    if given:
+        seen = ", ".join(f"{name}={getattr(command, name)}" for name in given)
+        fix = "leave these options out, or name another source"
+        raise SemmixError(f"{command.source} is {what}, which these do not fit", seen, fix)
+
+
+def _export_mixsets(command: Export) -> None:
+    store = MixSets.open(command.source)
+    if command.labels == "requested":
         soft_labels = store.soft_labels(store.lam_requested())
     else:
-        soft_labels = Annotation.open(command.annotation, store).soft_labels(command.labels)
+        notes = Annotation.open(command.annotation or Path("annotation"), store)
+        soft_labels = notes.soft_labels(command.labels or "reannotated")
     write = export_parquet if command.format == "parquet" else export_folder
     say(f"wrote {write(store, soft_labels, command.out)}")
 

@@ -1,0 +1,86 @@
+"""From a finished run to a folder that can be shipped.
+
+model.json           what it is: classes, thresholds, metrics, digests
+weights.safetensors  the network; `semmix predict` and `semmix serve` read this
+model.onnx           raw uint8 pixels to calibrated probabilities, any batch size
+model.pt2            the same as a torch.export program
+README.md            the model card, with reliability.png
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from semmix import __version__
+from semmix._artifact import begin_artifact
+from semmix._errors import SemmixError
+from semmix._files import digest_file, write_bytes
+from semmix._progress import say
+from semmix.classifiers.saved import WEIGHTS, load_classifier, saved_image_shape
+from semmix.deploy.calibrated import CalibratedNetwork
+from semmix.deploy.card import write_card
+from semmix.deploy.measured import measure_answers
+from semmix.deploy.model import KIND, MANIFEST
+from semmix.deploy.programs import ONNX_OPSET, can_write_onnx, write_programs
+from semmix.deploy.rules import learn_rules
+from semmix.report import Run, load_run
+
+SPLITS = ("train", "val", "test")
+
+
+def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path:
+    """Write the finished run as a model folder; return `out`.
+
+    Does nothing if `out` holds this model already. The programs are run and compared with PyTorch
+    before the folder counts as finished.
+
+    Args:
+        run: folder of a finished training run.
+        out: folder of the model.
+        onnx: also write `model.onnx`, which needs the extra `onnx` (see `can_write_onnx`).
+    """
+    run, out = Path(run), Path(out)
+    if onnx and not can_write_onnx():
+        fix = "pip install 'semmix[onnx]', or export with --no-onnx"
+        raise SemmixError("model.onnx needs onnx, onnxruntime and onnxscript", "missing", fix)
+    trained = load_run(run)
+    network, weights = load_classifier(run)
+    data = {split: trained.manifest["inputs"].get(split) for split in SPLITS}
+    artifact = begin_artifact(out, MANIFEST, KIND, {"weights": weights, **data, "onnx": onnx})
+    if artifact.finished:
+        return out
+
+    rules, shape = learn_rules(trained), saved_image_shape(run)
+    write_bytes(out / WEIGHTS, (run / WEIGHTS).read_bytes())
+    calibrated = CalibratedNetwork(network, rules.temperature).eval()
+    difference = write_programs(calibrated, shape, out, onnx)
+    written = [WEIGHTS, "model.pt2", *(["model.onnx"] if onnx else [])]
+    facts = {
+        "semmix": __version__,
+        "image_shape": list(shape),
+        **rules.to_json(),
+        **measure_answers(trained.after, rules),
+        "ece_before_temperature": trained.before.metrics["ece"],
+        "num_test_images": len(trained.after.labels),
+        "data": data,
+        "training": describe_training(trained),
+        "opset": ONNX_OPSET if onnx else None,
+        "largest_difference": difference,
+        "files": {name: digest_file(out / name) for name in written},
+    }
+    write_card(facts, trained, out)
+    artifact.finish(**facts)
+    say(f"model in {out}: programs agree with PyTorch to {difference:.1g}")
+    return out
+
+
+def describe_training(run: Run) -> dict[str, Any]:
+    """Return how the network was trained, for the card."""
+    config = run.manifest["inputs"]["config"]
+    return {
+        "dataset": run.manifest["inputs"]["dataset"],
+        **{key: config.get(key) for key in ("method", "options", "classifier", "epochs", "seed")},
+        "leak": run.leak,
+        "command": run.command,
+    }

@@ -1,0 +1,122 @@
+"""A model that answers with care: class, confidence, a set of classes, a warning, or a question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semmix._artifact import open_artifact
+from semmix._device import pick_device, to_device
+from semmix._errors import SemmixError
+from semmix.classifiers.saved import load_classifier, saved_image_shape
+from semmix.deploy.calibrated import CalibratedNetwork
+from semmix.deploy.measured import in_set
+from semmix.deploy.rules import PERCENTS, Rules, learn_rules
+from semmix.report import load_run
+
+MANIFEST, KIND = "model.json", "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caution:
+    """When to ask rather than answer, and how large prediction sets are."""
+
+    abstain: float = 0.0
+    """Ask a person where the calibrated confidence is below this; semmix choose finds it."""
+    coverage: float = 0.9
+    """How often prediction sets hold the true class: 0.50 to 0.99."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.abstain <= 1:
+            raise SemmixError("abstain is a confidence", self.abstain, "choose 0 to 1, as in 0.9")
+        percent = 100 * self.coverage
+        if round(percent) not in PERCENTS or abs(percent - round(percent)) > 1e-9:
+            raise SemmixError(
+                "coverage is a share in whole per cent", self.coverage, "choose 0.50 to 0.99"
+            )
+
+    @property
+    def percent(self) -> str:
+        """The coverage as `Rules.set_thresholds` names it."""
+        return str(round(100 * self.coverage))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The answer to one image; the fields are those of the files and of the HTTP answers."""
+
+    class_name: str
+    confidence: float
+    """Calibrated: of answers with confidence 0.9, nine in ten are right."""
+    entropy: float
+    """Of the calibrated probabilities, in nats."""
+    ood_score: float
+    """Energy of the logits: higher for images unlike the training data."""
+    ood_warning: bool
+    """Whether the score is above that of nearly all validation images."""
+    prediction_set: list[str]
+    """Classes that hold the true one as often as the coverage says, the likeliest first."""
+    abstain: bool
+    """Whether the confidence is too low to answer without asking."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A calibrated network with the rules learned on its validation images."""
+
+    network: CalibratedNetwork
+    rules: Rules
+    image_shape: tuple[int, int, int]
+
+    @torch.inference_mode()
+    def predict(self, images: Tensor, caution: Caution | None = None) -> list[Prediction]:
+        """Return the answer to each of some uint8 images `[N, C, H, W]`."""
+        device = self.network.temperature.device
+        probs, _, scores = (out.cpu().double().numpy() for out in self.network(images.to(device)))
+        return [
+            self._answer(row, float(score), caution or Caution())
+            for row, score in zip(probs, scores, strict=True)
+        ]
+
+    def _answer(self, probs: np.ndarray, score: float, caution: Caution) -> Prediction:
+        names, limit = self.rules.class_names, self.rules.ood_threshold
+        order = np.argsort(-probs, kind="stable")
+        members = in_set(probs[None], self.rules.set_thresholds[caution.percent])[0]
+        confidence = float(probs[order[0]])
+        return Prediction(
+            class_name=names[order[0]],
+            confidence=confidence,
+            entropy=float(-(probs * np.log(np.maximum(probs, np.finfo(float).tiny))).sum()),
+            ood_score=score,
+            ood_warning=limit is not None and score > limit,
+            prediction_set=[names[k] for k in order if members[k]],
+            abstain=confidence < caution.abstain,
+        )
+
+
+def load_model(folder: str | Path, device: str = "auto") -> Model:
+    """Return the model in a model folder, or that of a finished run."""
+    folder = Path(folder)
+    network, weights = load_classifier(folder)
+    if (folder / MANIFEST).exists():
+        rules = _read_rules(folder, weights)
+    else:
+        rules = learn_rules(load_run(folder))
+    calibrated = to_device(
+        CalibratedNetwork(network, rules.temperature).eval(), pick_device(device)
+    )
+    return Model(calibrated, rules, saved_image_shape(folder))
+
+
+def _read_rules(folder: Path, weights: str) -> Rules:
+    artifact = open_artifact(folder, MANIFEST, KIND)
+    fix = "run its semmix export again"
+    if not artifact.finished:
+        raise SemmixError(f"{folder} is not finished", "half done", fix)
+    if artifact.manifest["inputs"]["weights"] != weights:
+        raise SemmixError(f"{folder} is damaged", "other weights than model.json names", fix)
+    return Rules.from_json(artifact.manifest)

@@ -1,0 +1,127 @@
+"""The shipped network as programs that run without semmix, each compared with PyTorch."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semmix._errors import SemmixError
+from semmix._files import whole_file, write_bytes
+from semmix.deploy.calibrated import OUTPUTS, CalibratedNetwork
+
+ONNX_OPSET = 18
+TOLERANCE = 1e-4
+BATCH_SIZES = (1, 2, 7)
+
+Shape = tuple[int, int, int]
+Program = Callable[[Tensor], Sequence[Tensor]]
+
+
+def write_programs(network: CalibratedNetwork, shape: Shape, out: Path, onnx: bool) -> float:
+    """Write `model.pt2`, and `model.onnx` if wanted; return their largest difference to PyTorch."""
+    example = torch.zeros(2, *shape, dtype=torch.uint8)
+    with _quiet():
+        exported = torch.export.export(
+            network, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},)
+        )
+        _save_exported(exported, out / "model.pt2")
+        program: Program = torch.export.load(out / "model.pt2").module()
+    difference = check_program("model.pt2", program, network, shape)
+    if onnx:
+        with _quiet():
+            _save_onnx(exported, out / "model.onnx")
+        program = open_onnx(out / "model.onnx")
+        difference = max(difference, check_program("model.onnx", program, network, shape))
+    return difference
+
+
+def can_write_onnx() -> bool:
+    """Return whether the packages of the extra `onnx` are installed."""
+    return all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))
+
+
+def open_onnx(path: Path) -> Program:
+    """Return the ONNX file as a function of a tensor, run by onnxruntime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    def program(images: Tensor) -> list[Tensor]:
+        return list(map(torch.from_numpy, session.run(OUTPUTS, {"images": images.numpy()})))
+
+    return program
+
+
+@torch.no_grad()
+def check_program(name: str, program: Program, network: CalibratedNetwork, shape: Shape) -> float:
+    """Return the program's largest difference to the network; a difference too large is an error.
+
+    Logits and scores may be large, so theirs are measured against their size where it exceeds 1.
+    """
+    worst = 0.0
+    for images in trial_images(shape):
+        for output, seen, wanted in zip(OUTPUTS, program(images), network(images), strict=True):
+            gap = float(((seen - wanted).abs() / wanted.abs().clamp(min=1)).max())
+            if not gap <= TOLERANCE:  # NaN is a difference too
+                what = f"{name} disagrees with PyTorch on {output}"
+                fix = f"it must agree to {TOLERANCE:g}: do not ship it; export again or report this"
+                raise SemmixError(what, f"{gap:.2g} for a batch of {len(images)}", fix)
+            worst = max(worst, gap)
+    return worst
+
+
+def trial_images(shape: Shape) -> Iterator[Tensor]:
+    """Yield batches of noise and of extremes: black, white, stripes and single bright pixels."""
+    random = np.random.default_rng(0)
+    for size in BATCH_SIZES:
+        yield torch.from_numpy(random.integers(0, 256, (size, *shape), dtype=np.uint8))
+        yield torch.from_numpy(255 * random.integers(0, 2, (size, *shape), dtype=np.uint8))
+    extremes = torch.zeros(4, *shape, dtype=torch.uint8)
+    extremes[1] = 255
+    extremes[2, ..., ::2] = 255
+    extremes[3, :, 0, 0] = 255
+    yield extremes
+
+
+def _save_exported(exported: torch.export.ExportedProgram, path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def _save_onnx(exported: torch.export.ExportedProgram, path: Path) -> None:
+    program = torch.onnx.export(
+        exported,
+        input_names=["images"],
+        output_names=list(OUTPUTS),
+        dynamic_shapes=({0: "batch"},),
+        opset_version=ONNX_OPSET,
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None
+    with whole_file(path) as temporary:
+        program.save(str(temporary), external_data=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' own warnings to themselves: users can do nothing about them."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
