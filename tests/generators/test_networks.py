@@ -79,6 +79,31 @@ def test_networks_compile_without_graph_breaks(small_networks):
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("kind", ["vp", "ve", "adm"])
+def test_compiled_networks_have_the_same_output_and_gradients(kind, small_networks, lively):
+    torch._dynamo.reset()
+    config = small_networks[kind]
+    network = lively(config).double()  # so that rounding hides nothing
+    x = torch.randn(2, config.channels, config.resolution, config.resolution, dtype=torch.float64)
+    inputs = x, torch.tensor([0.1, 3.0]).double(), torch.eye(5)[:2].double()
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    results = []
+    for denoise in (network, compiled):
+        network.zero_grad(set_to_none=True)
+        output = denoise(*inputs)
+        output.square().sum().backward()
+        grads = {
+            name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None
+        }
+        results.append({"output": output.detach(), **grads})
+    plain, fast = results
+    assert plain.keys() == fast.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(
+            fast[name], value, rtol=1e-4, atol=1e-6 * value.abs().max().item()
+        )
+
+
 def test_user_mistakes_are_explained():
     with pytest.raises(SemmixError, match="multiple of 8"):
         EDMConfig(resolution=12, channels=3, num_classes=2, channel_mult=(1, 1, 1, 1))

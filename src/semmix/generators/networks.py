@@ -43,16 +43,48 @@ class BlockStyle:
     """Channels of an attention head; None: one head."""
 
 
+class GroupNorm(nn.GroupNorm):
+    """A group norm that the compiler makes fast.
+
+    Its own rendering of group norms wants all channels of a group side by side, so it copies
+    channels-last images back and forth. Sums over pixels first, then over a group's channels,
+    read them as they lie.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            return super().forward(input)
+        x, grouped = input.float(), (self.num_groups, -1)
+        mean, square = (
+            values.mean((2, 3)).unflatten(1, grouped).mean(2, keepdim=True)  # [N, groups, 1]
+            for values in (x, x.square())
+        )
+        deviation = (square - mean.square()).clamp(min=0).add(self.eps).sqrt()
+        scale = self.weight.unflatten(0, grouped) / deviation  # [N, groups, channels of a group]
+        shift = self.bias.unflatten(0, grouped) - mean * scale
+        scale, shift = (part.flatten(1)[:, :, None, None] for part in (scale, shift))
+        return x * scale + shift
+
+
 def group_norm(channels: int, eps: float) -> nn.GroupNorm:
     """Return a group norm with at most 32 groups of at least 4 channels."""
-    return nn.GroupNorm(min(32, channels // 4), channels, eps=eps)
+    return GroupNorm(min(32, channels // 4), channels, eps=eps)
+
+
+def double_size(x: Tensor) -> Tensor:
+    """Return `x` at twice its size, every pixel copied."""
+    if not torch.compiler.is_compiling():
+        return F.interpolate(x, scale_factor=2.0)
+    # compiled, the gradient of `interpolate` is a scatter; of this it is a sum of neighbours
+    n, c, h, w = x.shape
+    return x[:, :, :, None, :, None].expand(n, c, h, 2, w, 2).reshape(n, c, 2 * h, 2 * w)
 
 
 def resample_box(x: Tensor, mode: Resample) -> Tensor:
     """Return `x` at half its size (means of 2 x 2), at twice its size (copies), or as it is."""
     if mode is None:
         return x
-    return F.avg_pool2d(x, 2) if mode == "down" else F.interpolate(x, scale_factor=2.0)
+    return F.avg_pool2d(x, 2) if mode == "down" else double_size(x)
 
 
 class ResampleConv(nn.Module):
@@ -147,6 +179,8 @@ class UNetBlock(nn.Module):
         # q, k and v are interleaved within each channel of the official checkpoints
         qkv = self.qkv(self.norm2(x)).reshape(n, self.num_heads, c // self.num_heads, 3, h * w)
         q, k, v = (part.transpose(-1, -2) for part in qkv.unbind(3))  # [N, heads, HW, C / heads]
+        if torch.compiler.is_compiling():  # fast attention wants a pixel's channels side by side
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(-1, -2)
         return self.proj(mixed.reshape(n, c, h, w))
 
