@@ -214,10 +214,20 @@ def test_matrix_scaling_is_held_near_the_diagonal():
 
 
 def test_histogram_by_hand():
-    """Ten equal predictions of 0.9, six right: both classes learn the observed frequency."""
+    """Ten equal predictions of 0.9, six right, and one sample of both classes alike."""
     logits = np.log([[0.9, 0.1]] * 10)
     model = cal.HistogramBinning().fit(logits, [0] * 6 + [1] * 4)
-    assert model.transform(logits)[0] == pytest.approx([0.6, 0.4])
+    assert model.transform(logits)[0] == pytest.approx([6.5 / 11, 4.5 / 11])
+
+
+@pytest.mark.parametrize("calibrator", [cal.HistogramBinning(), cal.IsotonicCalibrator()], ids=str)
+def test_counting_calibrators_rule_nothing_out(calibrator):
+    """A class never seen at some probability keeps 1 / (K (N + 1)); who is right is untouched."""
+    logits, labels = overconfident(16, 200, 10)
+    unseen, truth = overconfident(17, 2000, 10)
+    after = fitted(calibrator, logits, labels).transform(unseen)
+    assert after.min() > 0.1 / (10 * 201)
+    assert cal.nll(after, truth) < 3
 
 
 def test_isotonic_is_monotone_per_class():

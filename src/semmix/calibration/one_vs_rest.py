@@ -1,4 +1,8 @@
-"""Calibrators that map each class's probability on its own, then normalise the row."""
+"""Calibrators that map each class's probability on its own, then normalise the row.
+
+Maps learnt by counting never answer 0: one class that no fitting sample had at some probability
+would make the NLL explode. They count one more sample, of every class alike (`smoothed`).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +26,8 @@ class HistogramBinning(Calibrator):
         bins = check_bins(self.bins)
         _, frequency = classwise_sums(softmax(logits), labels, bins).means()  # [K, bins]
         centres = (np.arange(bins) + 0.5) / bins
-        return {"frequency": np.where(np.isnan(frequency), centres, frequency)}
+        filled = np.where(np.isnan(frequency), centres, frequency)
+        return {"frequency": smoothed(filled, *logits.shape)}
 
     def _apply(self, state: State, logits: Array) -> Array:
         probs = softmax(logits)
@@ -42,7 +47,7 @@ class IsotonicCalibrator(Calibrator):
         maps = [isotonic(probs[:, k], labels == k) for k in range(probs.shape[1])]
         return {
             "x": np.concatenate([x for x, _ in maps]),
-            "y": np.concatenate([y for _, y in maps]),
+            "y": smoothed(np.concatenate([y for _, y in maps]), *logits.shape),
             "ends": np.cumsum([len(x) for x, _ in maps]),
         }
 
@@ -77,6 +82,11 @@ def isotonic(values: Array, correct: Array) -> tuple[Array, Array]:
 
     fitted = IsotonicRegression().fit(values, correct)
     return fitted.X_thresholds_, fitted.y_thresholds_
+
+
+def smoothed(frequency: Array, num_samples: int, num_classes: int) -> Array:
+    """Return the frequencies after one more sample that belongs to every class alike."""
+    return (num_samples * frequency + 1 / num_classes) / (num_samples + 1)
 
 
 def normalise(scores: Array, fallback: Array) -> Array:
