@@ -11,6 +11,9 @@ class SemmixError(ValueError):
         super().__init__(f"{what}: {seen}\n  -> {fix}")
         self.what, self.seen, self.fix = what, seen, fix
 
+    def __reduce__(self):  # errors of worker processes travel as their three parts
+        return SemmixError, (self.what, str(self.seen), self.fix)
+
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> SemmixError:
     """Return the error for a name nobody registered, with the nearest known ones."""

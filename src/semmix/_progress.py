@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import parent_process
 from typing import Protocol
 
 PLAIN_LINE_SECONDS = 10.0
@@ -34,7 +35,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Progress]:
 
     Of several processes only the first shows a bar; they would draw over each other.
     """
-    if sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":
+    if sys.stdout.isatty() and os.environ.get("RANK", "0") == "0" and parent_process() is None:
         with _rich_bar(title, total, done) as bar:
             yield bar
     else:

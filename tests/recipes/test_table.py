@@ -81,6 +81,18 @@ def test_a_lost_run_is_made_again_the_same(made, tmp_path):
     assert (run / "logits-test.safetensors").read_bytes() == logits
 
 
+def test_runs_made_together_are_those_made_in_turn(made, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(made[0], out)
+    lost = [*out.glob("runs/*-csm-*"), *out.glob("runs/*-mixup-*-s0")]
+    logits = [(run / "logits-test.safetensors").read_bytes() for run in lost]
+    assert len(lost) == 3
+    for run in lost:
+        shutil.rmtree(run)
+    assert main(words(out, "--methods", *METHODS, "--seeds", "2", "--jobs", "2")) == 0
+    assert [(run / "logits-test.safetensors").read_bytes() for run in lost] == logits
+
+
 def test_missing_cells_are_blank_with_the_command_that_fills_them(made, tmp_path, capsys):
     out = tmp_path / "copy"
     shutil.copytree(made[0] / "results", out)

@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 from semmix._errors import SemmixError, unknown_name
 from semmix._progress import say
 from semmix.recipes.cost import cost_of, images_seen
+from semmix.recipes.jobs import run_together
 from semmix.recipes.paper import (
     METHODS_BY_NAME,
     OWN,
@@ -66,8 +67,12 @@ class TableConfig:
     """Run nothing: list the cells and what they cost."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    jobs: int = 1
+    """Runs at a time, each in a process of its own; they take turns on the GPUs there are."""
 
     def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise SemmixError("nobody to do the runs", f"jobs={self.jobs}", "use at least one job")
         if self.seeds is not None and self.seeds < 1:
             raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
         if self.from_ is not None and not self.from_.is_dir():
@@ -150,10 +155,15 @@ def run_missing(cells: Sequence[Cell], config: TableConfig) -> None:
     cost = cost_of(_to_do(cells, folder))
     if cost.num_runs:
         say(str(cost))
-    for seed in range(max(cell.seeds for cell in cells)):
-        for cell in cells:
-            if not cell.needs and seed in missing_seeds(cell, folder):
-                run_cell(cell, seed, config.out)
+    runs = [
+        (cell, seed) for cell in cells if not cell.needs for seed in missing_seeds(cell, folder)
+    ]
+    runs.sort(key=lambda run: run[1])
+    if config.jobs > 1:
+        run_together(runs, config.out, config.jobs)
+    else:
+        for cell, seed in runs:
+            run_cell(cell, seed, config.out)
     if config.keep:
         for run in {run for cell in cells for run in finished_runs(cell, folder)}:
             keep_run(run, config.keep)
