@@ -208,6 +208,15 @@ def test_loss_matches_plain_loops():
         assert float(ours[n]) == pytest.approx(weight * total / 4, rel=1e-5)
 
 
+def test_noise_levels_follow_the_settings():
+    images, classes = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.eye(4)
+    settings = GeneratorConfig(batch_size=20_000, noise_mean=0.5, noise_std=0.3)
+    torch.manual_seed(0)
+    logs = loop.draw_batch(images, classes, settings)[2].log()
+    assert float(logs.mean()) == pytest.approx(0.5, abs=0.01)
+    assert float(logs.std()) == pytest.approx(0.3, abs=0.01)
+
+
 def test_learning_rate_rises_holds_and_falls():
     config = replace(CONFIG, lr=2.0, warmup=0.1, decay=0.4)
     rates = [loop.learning_rate(done, config) for done in (0.0, 0.05, 0.1, 0.5, 0.6, 0.8, 1.0)]

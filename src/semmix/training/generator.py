@@ -50,8 +50,8 @@ from semmix.training.distributed import (
 from semmix.training.ema import PowerEMA
 from semmix.training.graphs import CapturedStep
 
-P_MEAN, P_STD = -1.2, 1.2
-"""Noise levels of training images: ln sigma ~ N(P_MEAN, P_STD^2)."""
+NOISE_MEAN, NOISE_STD = -1.2, 1.2
+"""EDM's noise levels for small images: ln sigma ~ N(NOISE_MEAN, NOISE_STD^2)."""
 NUM_TIMED_STEPS = 20
 NUM_STATS = 200
 GRID_COLUMNS = 8
@@ -85,6 +85,10 @@ class GeneratorConfig:
     """Part of the images shown without their class; 0.1 where guidance is wanted."""
     flip: bool = False
     """Mirror half of the images."""
+    noise_mean: float = NOISE_MEAN
+    """Mean of ln sigma in training; higher values practise shapes more and details less."""
+    noise_std: float = NOISE_STD
+    """Standard deviation of ln sigma in training."""
     seed: int = 0
     """Seed of the whole run."""
     device: str = "auto"
@@ -275,7 +279,7 @@ def draw_batch(images: Tensor, classes: Tensor, config: GeneratorConfig) -> tupl
     if config.label_dropout:
         kept = torch.rand(size, 1, device=device) >= config.label_dropout
         class_weights = class_weights * kept
-    sigma = (P_MEAN + P_STD * torch.randn(size, device=device)).exp()
+    sigma = (config.noise_mean + config.noise_std * torch.randn(size, device=device)).exp()
     return clean, class_weights, sigma, torch.randn_like(clean)
 
 
@@ -303,7 +307,7 @@ def held_out_losses(
 ) -> list[float]:
     """Return the denoising loss of each network on held-out images; [] where there are none.
 
-    All see the same noise, at levels spread evenly over the training distribution.
+    All see the same noise, at levels spread evenly over EDM's, whatever they were trained with.
     """
     if held_out is None:
         return []
@@ -312,7 +316,7 @@ def held_out_losses(
     fixed = torch.Generator().manual_seed(fold_seed("held-out noise"))
     noise = torch.randn(images.shape, generator=fixed)
     ranks = (torch.randperm(len(images), generator=fixed) + 0.5) / len(images)
-    sigma = (P_MEAN + P_STD * torch.special.ndtri(ranks)).exp()
+    sigma = (NOISE_MEAN + NOISE_STD * torch.special.ndtri(ranks)).exp()
     parts = (images.float() / 127.5 - 1, classes, sigma, noise)
     batches = list(zip(*(part.split(batch_size) for part in parts), strict=True))
     return [_mean_loss(network, batches) for network in networks]
