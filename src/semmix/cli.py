@@ -77,6 +77,14 @@ COMMANDS = {
         "Train a classifier by any of the calibration methods.",
         "semmix.commands", "Train", "train_command",
     ),
+    "predict": Command(
+        "Answer images: class, calibrated confidence, prediction set, warning, or a question.",
+        "semmix.deploy.predict", "Predict", "predict_command",
+    ),
+    "choose": Command(
+        "Find when to ask a person, from what a wrong answer and a question cost.",
+        "semmix.deploy.threshold", "Choose", "choose_command",
+    ),
     "evaluate": Command(
         "Measure and calibrate logits or probabilities from any model.",
         "semmix.evaluate", "EvaluateConfig", "evaluate_file",

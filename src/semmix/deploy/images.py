@@ -1,0 +1,69 @@
+"""Images for a model: which files are meant, and their pixels in the shape the network takes."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semmix._errors import SemmixError
+from semmix.datasets.images import SUFFIXES, decode_picture, read_pixels
+
+LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into grey
+
+
+def list_images(names: Sequence[str]) -> list[Path]:
+    """Return the files meant: those named, the images in folders named, the matches of globs.
+
+    A file that is named but not there is listed too: its row will say so.
+    """
+    paths = [path for name in names for path in _expand(name)]
+    if not paths:
+        seen = ", ".join(names) or "nothing was named"
+        fix = f"name files, folders that hold {', '.join(SUFFIXES)} files, or quoted globs"
+        raise SemmixError("no images found", seen, fix)
+    return paths
+
+
+def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
+    """Return the image in a file as the network takes it, uint8 `[C, H, W]`.
+
+    Raises:
+        BadImageError: the file cannot be used, and why.
+    """
+    return fit_channels(read_pixels(path, shape[1]), shape[0])
+
+
+def decode_image(data: bytes, shape: tuple[int, int, int]) -> Tensor:
+    """Return the image in the bytes of a file; like `read_image`."""
+    return fit_channels(decode_picture(data, shape[1]).pixels, shape[0])
+
+
+def fit_channels(pixels: np.ndarray, channels: int) -> Tensor:
+    """Return pixels `[H, W, 1 or 3]` as `[C, H, W]`: grey fills channels, colour turns grey."""
+    if channels == 1 and pixels.shape[2] == 3:
+        pixels = np.rint(pixels @ LUMA).astype(np.uint8)[..., None]
+    image = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
+    return image.expand(channels, -1, -1)
+
+
+def _expand(name: str) -> Iterator[Path]:
+    path = Path(name)
+    if path.is_dir():
+        yield from _walk(path)
+    elif path.exists() or not glob.has_magic(name):
+        yield path
+    else:
+        for match in sorted(glob.glob(name, recursive=True)):
+            yield from _expand(match)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for base, folders, names in os.walk(folder):  # does not follow links, so no loops
+        folders.sort()
+        yield from (Path(base, n) for n in sorted(names) if Path(n).suffix.lower() in SUFFIXES)
