@@ -24,7 +24,7 @@ from semmix._device import pick_device
 from semmix._errors import SemmixError
 from semmix._files import write_json
 from semmix._progress import say
-from semmix.annotate import embed_all
+from semmix.annotate import embed_all, embed_split
 from semmix.classifiers import Classifier
 from semmix.classifiers.saved import load_classifier
 from semmix.datasets import Dataset
@@ -278,8 +278,8 @@ def score_generator(
     images = sample_classes(generator, per_class, sampler, seed).flatten(0, 1)
     labels = torch.arange(generator.num_classes).repeat_interleave(per_class)
     features = embed_all(encoder, images, "features of samples")
-    train, val = (embed_all(encoder, x.images, "features") for x in (data.train, data.val))
-    other = train if reference == "train" else embed_all(encoder, split.images, "features")
+    train, val = (embed_split(encoder, x, "features") for x in (data.train, data.val))
+    other = train if reference == "train" else embed_split(encoder, split, "features")
     subset_size = min(SUBSET_SIZE, len(features), len(other))
     kernel, kernel_std = kernel_distance(features, other, subset_size=subset_size)
     pixels = (_pixels(x) for x in (images, data.val.images, data.train.images))

@@ -8,7 +8,7 @@ shows besides. lambda = sigmoid(s (lambda_E - 1/2)), with one scale s for all cl
 from semmix.annotate.algebra import class_prototypes, lambda_e, lambda_from
 from semmix.annotate.annotation import LABEL_SCHEMES, Annotation
 from semmix.annotate.diagnosis import diagnose
-from semmix.annotate.features import embed_all
+from semmix.annotate.features import embed_all, embed_split
 from semmix.annotate.scale import SCALES, choose_scale, scale_curve
 from semmix.annotate.stage import annotate_mixsets
 
@@ -21,6 +21,7 @@ __all__ = [
     "class_prototypes",
     "diagnose",
     "embed_all",
+    "embed_split",
     "lambda_e",
     "lambda_from",
     "scale_curve",
