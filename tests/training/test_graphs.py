@@ -1,10 +1,11 @@
-"""Compiled networks; captured steps are tested on a GPU, by tests/methods/test_all.py."""
+"""Compiled networks, and captured steps where there is a GPU."""
 
+import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
 from semmix.classifiers import classifier
-from semmix.training.graphs import compiled
+from semmix.training.graphs import CapturedStep, compiled
 
 
 def run(network, counter, *batch_sizes) -> None:
@@ -34,3 +35,38 @@ def test_many_kinds_and_batch_sizes_are_all_compiled():
     for num_classes in (3, 4):
         run(classifier("small", num_classes, 1, 8), counter, *range(2, 14, 2))
     assert counter.frame_count == 12  # torch's own limit is 8
+
+
+def losses(device: torch.device, captures: bool) -> torch.Tensor:
+    """Return the losses of a few steps that draw, normalise by batch and learn."""
+    torch.manual_seed(0)
+    network = classifier("small", 10, 1, 8).to(device).train()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    labels = torch.arange(40, device=device) % 10
+
+    def body():
+        images = (torch.rand(40, 1, 8, 8, device=device) + labels.view(-1, 1, 1, 1)) / 10
+        loss = torch.nn.functional.cross_entropy(network(images), labels)
+        loss.backward()
+        return loss.detach()
+
+    step, seen = CapturedStep(body, network.parameters(), device), []
+    step.captures = captures
+    step.prepare()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        seen.append(step().clone())
+        optimizer.step()
+    return torch.stack(seen).cpu()
+
+
+def test_a_step_that_is_not_captured_is_a_plain_call():
+    seen = losses(torch.device("cpu"), captures=False)
+    assert seen[-1] < 0.8 * seen[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_steps_give_the_plain_curve():
+    captured, plain = (losses(torch.device("cuda"), captures) for captures in (True, False))
+    assert plain[-1] < 0.8 * plain[0]
+    torch.testing.assert_close(captured, plain, rtol=0.02, atol=0.01)
