@@ -9,18 +9,26 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from semmix import SemmixError
 from semmix._files import write_json, write_tensors
+from semmix.calibration import ood_auroc, ood_score
 from semmix.cli import main
-from semmix.datasets import load_dataset
 from semmix.recipes.paper import CellBuilder, Setting, plan_table, within
 from semmix.recipes.protocols import PROTOCOLS
-from semmix.recipes.results import KeepConfig, keep_run, measure_run, metrics_from_logits
-from semmix.recipes.running import run_cell, write_foreign_logits
+from semmix.recipes.results import (
+    KeepConfig,
+    finished_runs,
+    keep_run,
+    measure_run,
+    metrics_from_logits,
+)
+from semmix.recipes.running import load_data, run_cell, write_extra
 from semmix.recipes.show import Line, ranks, render
 from semmix.recipes.table import TableConfig, make_table, table_lines
 from semmix.report.tables import Estimate, aggregate, render_markdown
@@ -239,19 +247,28 @@ def test_a_generator_of_the_whole_set_is_marked_as_a_leak(made, leaking):
     assert json.loads((run / "config.json").read_text())["leak"] == leaking
 
 
-def test_foreign_images_are_scored(made):
-    """The test split again is not foreign: one half; its negative is."""
-    from semmix.classifiers.saved import load_classifier
-
+def test_foreign_images_are_scored(made, tmp_path):
+    """A folder of noise as a foreign data set: its logits are written, measured and kept."""
     cell = within(plan_table("main", "digits")[0], "smoke")
-    run = run_cell(cell, 0, made[0])
-    data = load_dataset("digits", train_size=100)
-    network, _ = load_classifier(run)
-    cell = replace(cell, measure="ood:digits")
-    write_foreign_logits(network, data, data, run)
-    same = measure_run(run, cell, PROTOCOLS["semmix"])["auroc"]
-    assert same == pytest.approx(0.5, abs=1e-3)
-    (run / "logits-ood-digits.safetensors").unlink()
+    draw = np.random.default_rng(0)
+    for n in range(30):
+        path = tmp_path / "noise" / "abc"[n % 3] / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    run = tmp_path / "runs" / cell.run_name(0)
+    shutil.copytree(run_cell(cell, 0, made[0]), run)
+    write_extra(replace(cell, measure=f"ood:{tmp_path / 'noise'}"), run, load_data(cell.data))
+    cell = replace(cell, measure="ood:noise")
+    assert finished_runs(cell, tmp_path / "runs") == [run]
+    numbers = measure_run(run, cell, PROTOCOLS["semmix"])
+    scores = [
+        ood_score(load_file(run / f"logits-{name}.safetensors")["logits"].double())
+        for name in ("test", "ood-noise")
+    ]
+    assert numbers["auroc"] == ood_auroc(*scores)
+    kept = keep_run(run, tmp_path / "kept")
+    again = measure_run(kept, cell, PROTOCOLS["semmix"])
+    assert again["auroc"] == pytest.approx(numbers["auroc"], abs=1e-3)
 
 
 def line(ece, paper, **cell):

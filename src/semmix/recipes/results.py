@@ -28,17 +28,12 @@ from semmix.calibration import (
 )
 from semmix.recipes.paper import Cell
 from semmix.recipes.protocols import Protocol
-from semmix.report.runs import load_run
+from semmix.report.runs import foreign_file, load_run
 
 PROXIMITY = "proximity.safetensors"
 TTA = "logits-tta.safetensors"
 SPEED = "speed.json"
 _KEPT_AS_THEY_ARE = ("config.json", "env.json", "stats.jsonl", PROXIMITY, SPEED)
-
-
-def ood_file(dataset: str) -> str:
-    """Return the name of the file with a run's logits on a foreign data set."""
-    return f"logits-ood-{dataset}.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +131,7 @@ def _dataset(manifest: dict[str, Any]) -> str:
 def extra_files(cell: Cell) -> tuple[str, ...]:
     """Return the files a cell needs besides those every run has."""
     if cell.measure.startswith("ood:"):
-        return (ood_file(cell.measure.removeprefix("ood:")),)
+        return (foreign_file(cell.measure.removeprefix("ood:")),)
     return {
         "plain": (),
         "hours": (SPEED,),

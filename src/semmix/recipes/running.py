@@ -23,9 +23,10 @@ from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
 from semmix.recipes.cost import training_hours
 from semmix.recipes.paper import OWN, Cell, Mixing
-from semmix.recipes.results import PROXIMITY, SPEED, TTA, extra_files, ood_file
+from semmix.recipes.results import PROXIMITY, SPEED, TTA, extra_files
+from semmix.report.foreign import predict_foreign
 from semmix.sampling.mix import make_mixsets
-from semmix.training.classifier import predict_logits, train_classifier
+from semmix.training.classifier import train_classifier
 from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
 
@@ -98,27 +99,18 @@ def _own_generator(mixing: Mixing, out: Path) -> Path:
 
 def write_extra(cell: Cell, run: Path, data: Dataset) -> None:
     """Write what a cell measures besides its logits, with the trained network."""
+    if cell.measure.startswith("ood:"):
+        predict_foreign(run, cell.measure.removeprefix("ood:"), cell.train.device)
+        return
     device = pick_device(cell.train.device)
     if cell.measure == "hours":
         how = f"a few steps on {device}, not compiled, times the images of the run"
         write_json(run / SPEED, {"hours": training_hours(cell), "measured": how})
         return
     network = to_device(load_classifier(run)[0], device)
-    if cell.measure.startswith("ood:"):
-        name = cell.measure.removeprefix("ood:")
-        write_foreign_logits(network, load_data(DatasetConfig(dataset=name)), data, run)
-        return
     write_proximity(network, data, run)
     if cell.measure == "tta":
         write_tta(network, data.test, cell.train.pad, cell.train.flip, run)
-
-
-def write_foreign_logits(network: Classifier, foreign: Dataset, data: Dataset, run: Path) -> None:
-    """Write logits of the foreign test images, scaled to the size the network knows."""
-    size = data.image_shape[-1]
-    split = foreign.test if foreign.image_shape[-1] == size else foreign.test.resized(size)
-    logits = _by_blocks(lambda images: predict_logits(network, images), network, split.images)
-    write_tensors(run / ood_file(foreign.name), {"logits": logits, "labels": split.labels})
 
 
 def write_proximity(network: Classifier, data: Dataset, run: Path) -> None:

@@ -7,14 +7,14 @@ from functools import cache
 from importlib.resources import files
 
 from semmix._errors import SemmixError, unknown_name
-from semmix.report.tables import METRICS, TEMPERATURE, Metric
+from semmix.report.tables import AUROC, METRICS, TEMPERATURE, Metric
 
 COLUMNS: dict[str, Metric] = {
     **{metric.key: metric for metric in METRICS},
     "ece_ts": Metric("ece_ts", "ECE after T"),
     "aece_ts": Metric("aece_ts", "AECE after T"),
     "temperature": TEMPERATURE,
-    "auroc": Metric("auroc", "AUROC", higher_is_better=True),
+    "auroc": AUROC,
     "piece": Metric("piece", "PIECE"),
     "hours": Metric("hours", "Hours", percent=False),
 }

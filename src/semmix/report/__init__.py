@@ -1,6 +1,7 @@
 """Figures, tables and the HTML report: what the runs say, for people to look at."""
 
 from semmix.report.evaluation import write_evaluation
+from semmix.report.foreign import predict_foreign
 from semmix.report.gallery import Gallery, open_gallery
 from semmix.report.html import ReportConfig, run_report, write_report
 from semmix.report.runs import Predictions, Run, load_run
@@ -16,6 +17,7 @@ __all__ = [
     "aggregate",
     "load_run",
     "open_gallery",
+    "predict_foreign",
     "run_report",
     "write_evaluation",
     "write_report",

@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from semmix.calibration import aurc, reliability, risk_coverage
+from semmix.report.foreign import FALSE_ALARMS, Noticed
 from semmix.report.runs import Predictions, Run
 from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_style, tag
 from semmix.report.tables import Estimate, Row, percent
@@ -181,6 +182,26 @@ def risk_chart(series: Sequence[Series]) -> Markup:
             round_ticks(0, top, 100),
         ),
         *(frame.line(COVERAGES, s.risk, f"line {series_style(k)}") for k, s in enumerate(series)),
+    )
+
+
+def roc_chart(noticed: Sequence[Noticed], dataset: str) -> Markup:
+    """Return the share of foreign images found against the share of test images called foreign."""
+    frame = Frame((0, 1), (0, 1), height=300)
+    areas = "; ".join(f"{each.name} {percent(each.auroc.mean)}" for each in noticed)
+    return frame.drawing(
+        f"ROC curves for images of {dataset}. Area under the curve: {areas}.",
+        frame.axes(
+            "test images called foreign, %",
+            "foreign images found, %",
+            PERCENT_TICKS,
+            PERCENT_TICKS,
+        ),
+        frame.segment((0, 0), (1, 1), "honest"),
+        *(
+            frame.line(FALSE_ALARMS, each.found, f"line {series_style(each.place)}")
+            for each in noticed
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from semmix._errors import SemmixError
 from semmix._progress import say
 from semmix.calibration import ece, interval
 from semmix.report import words
-from semmix.report.charts import Series, forest_chart, training_chart
+from semmix.report.charts import Series, forest_chart, roc_chart, training_chart
+from semmix.report.foreign import FOREIGN_METRICS, noticed, predict_foreign
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
 from semmix.report.runs import Run
@@ -51,6 +53,11 @@ class ReportConfig:
     """Folder of their annotation."""
     num_sets: int = 45
     """How many mixed sets to show."""
+    ood: tuple[str, ...] = ()
+    """Data sets whose test images should look foreign: runs without logits on them predict them
+    first, which needs their weights. Logits that a run has are always shown."""
+    device: str = "auto"
+    """Where to predict: auto, cpu or cuda."""
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -65,6 +72,8 @@ def run_report(config: ReportConfig) -> Path:
     gallery = None
     if config.mixsets and config.annotation:
         gallery = open_gallery(config.mixsets, config.annotation, config.num_sets)
+    for run, dataset in product(config.runs, config.ood):
+        predict_foreign(run, dataset, config.device)
     path = write_report(
         list(config.runs),
         config.out,
@@ -97,7 +106,7 @@ def write_report(
     rows = aggregate(runs, baseline)
     before = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]
     after = [Series(row.name, tuple(run.after for run in row.runs)) for row in rows]
-    training = _training(rows)
+    training, foreign = _training(rows), noticed(rows)
     return write_page(
         "report.html",
         out,
@@ -107,7 +116,7 @@ def write_report(
         names=[row.name for row in rows],
         num_runs=len(runs),
         facts=_facts(rows),
-        sections=_sections(bool(training), gallery is not None),
+        sections=_sections(bool(training), bool(foreign), gallery is not None),
         metrics=METRICS,
         temperature=TEMPERATURE,
         compared=[row for row in rows if row.change_before],
@@ -115,6 +124,8 @@ def write_report(
         cards=_cards(before, after),
         training=training,
         risk=make_risks(before),
+        foreign={name: (each, roc_chart(each, name)) for name, each in foreign.items()},
+        foreign_metrics=FOREIGN_METRICS,
         parts=[
             make_breakdown(series, _class_names(row, class_names))
             for row, series in zip(rows, before, strict=True)
@@ -162,10 +173,11 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _sections(has_training: bool, has_sets: bool) -> list[tuple[str, str]]:
+def _sections(has_training: bool, has_foreign: bool, has_sets: bool) -> list[tuple[str, str]]:
     sections = [("results", "Results"), ("reliability", "Reliability")]
     sections += [("training", "Training")] if has_training else []
     sections += [("risk", "Risk")]
+    sections += [("foreign", "Foreign images")] if has_foreign else []
     sections += [("sets", "Mixed sets")] if has_sets else []
     return [*sections, ("classes", "Classes"), ("runs", "Runs")]
 

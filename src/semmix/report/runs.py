@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from semmix._artifact import open_artifact
 from semmix._errors import SemmixError
 from semmix._files import read_json
-from semmix.calibration import TemperatureScaler, summary
+from semmix.calibration import TemperatureScaler, ood_score, summary
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,13 @@ class Predictions:
         return self.predicted == self.labels
 
 
+class Strangeness(NamedTuple):
+    """Entropies of a classifier's answers: to its own test images, and to foreign ones."""
+
+    known: np.ndarray  # [N]
+    foreign: np.ndarray  # [M]
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished training run, as its folder tells it."""
@@ -60,6 +67,8 @@ class Run:
     after: Predictions
     """On the test split, with the temperature fitted on the validation split."""
     temperature: float
+    foreign: dict[str, tuple[Strangeness, Strangeness]]
+    """By foreign data set: as trained, and after temperature scaling."""
 
     @property
     def seed(self) -> int:
@@ -105,7 +114,30 @@ def load_run(folder: Path) -> Run:
         before=Predictions(_softmax(logits), labels),
         after=Predictions(np.asarray(scaler.transform(logits), np.float32), labels),
         temperature=float(scaler.temperature),
+        foreign=_read_foreign(folder, logits, float(scaler.temperature)),
     )
+
+
+def foreign_file(dataset: str) -> str:
+    """Return the name of the file with a run's logits on a foreign data set.
+
+    >>> foreign_file("cifar100")
+    'logits-ood-cifar100.safetensors'
+    """
+    return f"logits-ood-{dataset}.safetensors"
+
+
+def _read_foreign(
+    folder: Path, logits: np.ndarray, temperature: float
+) -> dict[str, tuple[Strangeness, Strangeness]]:
+    found = {}
+    for path in sorted(folder.glob(foreign_file("*"))):
+        foreign, _ = _read_logits(path)
+        scores = [
+            Strangeness(ood_score(logits / by), ood_score(foreign / by)) for by in (1, temperature)
+        ]
+        found[path.stem.removeprefix("logits-ood-")] = (scores[0], scores[1])
+    return found
 
 
 def _read_stats(path: Path) -> list[dict[str, Any]]:

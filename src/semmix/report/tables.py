@@ -68,6 +68,7 @@ METRICS = (
     Metric("brier", "Brier", percent=False, digits=3),
 )
 TEMPERATURE = Metric("temperature", "T", percent=False)
+AUROC = Metric("auroc", "AUROC", higher_is_better=True)
 
 METHOD_NAMES = {
     "ce": "CE", "ls": "LS", "ecp": "ECP", "mmce": "MMCE", "mmce_w": "MMCE-w", "fl": "FL",
