@@ -58,6 +58,26 @@ def test_the_same_seed_gives_the_same_step(name):
     assert losses[0] == losses[1]
 
 
+def loss_and_gradient(name, dtype):
+    """Return a step's loss and the gradient of a linear network, its logits in `dtype`."""
+    chosen, batch = prepared(name)
+    if batch.mixed_labels is not None:
+        batch.mixed_labels = batch.mixed_labels.to(dtype)
+    torch.manual_seed(3)
+    weights = torch.randn(64, CLASSES).to(dtype).requires_grad_()
+    loss = chosen.step(lambda images: images.flatten(1).to(dtype) @ weights, batch)["loss"]
+    loss.backward()
+    assert loss.dtype == dtype
+    return loss.detach().double(), weights.grad.double()
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_single_precision_is_enough(name):
+    # The images, and so all draws and mixups, are the same: only logits and losses differ.
+    single, double = (loss_and_gradient(name, dtype) for dtype in (torch.float32, torch.float64))
+    torch.testing.assert_close(single, double, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", list_methods())
 def test_a_step_never_waits_for_the_device(name):
     # Fake tensors have shapes but no values: reading one, or a shape that depends on one, raises.
