@@ -81,6 +81,10 @@ COMMANDS = {
         "Answer images: class, calibrated confidence, prediction set, warning, or a question.",
         "semmix.deploy.predict", "Predict", "predict_command",
     ),
+    "serve": Command(
+        "Answer images over HTTP.",
+        "semmix.deploy.serve", "Serve", "serve_command",
+    ),
     "choose": Command(
         "Find when to ask a person, from what a wrong answer and a question cost.",
         "semmix.deploy.threshold", "Choose", "choose_command",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +15,15 @@ from semmix._artifact import open_artifact
 from semmix._device import pick_device, to_device
 from semmix._errors import SemmixError
 from semmix.classifiers.saved import load_classifier, saved_image_shape
+from semmix.datasets.images import BadImageError
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.measured import in_set
 from semmix.deploy.rules import PERCENTS, Rules, learn_rules
 from semmix.report import load_run
 
 MANIFEST, KIND = "model.json", "model"
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,23 @@ class Model:
             prediction_set=[names[k] for k in order if members[k]],
             abstain=confidence < caution.abstain,
         )
+
+
+ANSWER_FIELDS = (*(field.name for field in fields(Prediction)), "error")
+"""What is told of an image: a prediction, or why there is none."""
+
+
+def answer_images(
+    model: Model, images: Sequence[Tensor | BadImageError], caution: Caution | None = None
+) -> list[Row]:
+    """Return `ANSWER_FIELDS` of each image `[C, H, W]`, or of what was wrong with its file."""
+    good = [image for image in images if isinstance(image, Tensor)]
+    answers = iter(model.predict(torch.stack(good), caution) if good else [])
+    none = dict.fromkeys(ANSWER_FIELDS)
+    return [
+        none | (asdict(next(answers)) if isinstance(image, Tensor) else {"error": str(image)})
+        for image in images
+    ]
 
 
 def load_model(folder: str | Path, device: str = "auto") -> Model:

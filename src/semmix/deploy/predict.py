@@ -10,11 +10,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
@@ -23,14 +22,13 @@ from semmix._files import whole_file
 from semmix._progress import progress, say
 from semmix.datasets.images import BadImageError
 from semmix.deploy.images import list_images, read_image
-from semmix.deploy.model import Caution, Model, Prediction, load_model
+from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
 
-Row = dict[str, Any]
 Write = Callable[[Row], object]
 
 BATCH_SIZE = 64
 BATCHES_AHEAD = 2  # decoded while the present one is answered
-COLUMNS = ("file", *(field.name for field in fields(Prediction)), "error")
+COLUMNS = ("file", *ANSWER_FIELDS)
 FILE_WIDTH = 44
 """Characters of a file's name in the terminal; the end is what tells names apart."""
 
@@ -68,7 +66,7 @@ def predict_command(command: Predict) -> int:
     ):
         for row in predict_files(model, paths, command.caution):
             write(row)
-            tally[_outcome(row)] += 1
+            tally[outcome(row)] += 1
             tally["warned"] += bool(row["ood_warning"])
             bar.advance()
     say(_summary(tally, len(paths), command.caution, time.monotonic() - start))
@@ -82,12 +80,9 @@ def predict_files(
 ) -> Iterator[Row]:
     """Yield a row of `COLUMNS` for each file, in order; bad files have an `error`, nothing else."""
     for batch in _read_batches(list(paths), model.image_shape):
-        images = [image for _, image in batch if isinstance(image, Tensor)]
-        answers = iter(model.predict(torch.stack(images), caution) if images else [])
-        for path, image in batch:
-            row: Row = {**dict.fromkeys(COLUMNS), "file": _printable(path)}
-            good = isinstance(image, Tensor)
-            yield row | (asdict(next(answers)) if good else {"error": str(image)})
+        answers = answer_images(model, [image for _, image in batch], caution)
+        for (path, _), row in zip(batch, answers, strict=True):
+            yield {"file": _printable(path), **row}
 
 
 def _read_batches(
@@ -116,7 +111,8 @@ def _printable(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _outcome(row: Row) -> str:
+def outcome(row: Row) -> str:
+    """Return what became of an image: answered, asked (left to a person) or failed."""
     if row["error"]:
         return "failed"
     return "asked" if row["abstain"] else "answered"

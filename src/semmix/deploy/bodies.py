@@ -1,0 +1,106 @@
+"""Images from a request's body: base64 in JSON, or files of a form."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from email.message import Message
+from typing import Any
+
+from PIL import Image
+
+from semmix.datasets.images import BadImageError
+from semmix.deploy.messages import HttpError, Request
+
+FORMATS = ("PNG", "JPEG", "WEBP")
+JSON, FORM = "application/json", "multipart/form-data"
+FIELD = "images"
+
+
+def read_images(request: Request, max_images: int) -> list[bytes]:
+    """Return the files in the request, as their bytes.
+
+    Raises:
+        HttpError: 400, the body is not what its type says; or 415, the type is unknown.
+    """
+    kind = check_type(request)
+    images = _from_json(request.body) if kind == JSON else _from_form(request)
+    if not 1 <= len(images) <= max_images:
+        raise HttpError(400, f"send 1 to {max_images} images, not {len(images)}")
+    return images
+
+
+def check_type(request: Request) -> str:
+    """Return the body's type; refuse unknown ones, and compressed bodies."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise HttpError(415, "compressed requests are not read; images are compressed already")
+    kind = _header("content-type", request.headers.get("content-type", "")).get_content_type()
+    if kind not in (JSON, FORM):
+        raise HttpError(415, f"send {JSON} or {FORM}")
+    return kind
+
+
+def check_image(data: bytes, max_pixels: int) -> None:
+    """Refuse what is no PNG, JPEG or WebP file, or too large by its header; decode nothing.
+
+    Raises:
+        BadImageError: what is wrong.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise BadImageError("too large", str(error)) from error
+    except Exception as error:  # damaged files make Pillow's readers raise errors of every type
+        raise BadImageError("unreadable", f"not a {', '.join(FORMATS)} file") from error
+    if width * height > max_pixels:
+        seen = f"{width} x {height} pixels, at most {max_pixels:,} are read"
+        raise BadImageError("too large", seen)
+
+
+def _from_json(body: bytes) -> list[bytes]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"the body is not JSON: {error}") from error
+    images = value.get(FIELD) if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(images, list):
+        raise HttpError(400, f'send {{"{FIELD}": [base64, ...]}} and nothing else')
+    return [_from_base64(place, image) for place, image in enumerate(images)]
+
+
+def _from_base64(place: int, text: Any) -> bytes:
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (AttributeError, UnicodeEncodeError, binascii.Error) as error:
+        raise HttpError(400, f"{FIELD}[{place}] is not base64 text") from error
+
+
+def _from_form(request: Request) -> list[bytes]:
+    """Return the files of a form (RFC 7578); every part must be called `images`."""
+    header = _header("content-type", request.headers["content-type"])
+    boundary = str(header.get_param("boundary", ""))
+    first, *parts = (b"\r\n" + request.body).split(b"\r\n--" + boundary.encode("latin-1"))
+    if not boundary or first or not parts or not parts.pop().startswith(b"--"):
+        raise HttpError(400, "the form has no boundary, or does not end with it")
+    return list(map(_from_part, parts))
+
+
+def _from_part(part: bytes) -> bytes:
+    head, blank, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    named = [line for line in lines if line.lower().startswith("content-disposition:")]
+    disposition = _header("content-disposition", named[0].partition(":")[2] if named else "")
+    name = disposition.get_param("name", header="content-disposition")
+    if not blank or name != FIELD:
+        raise HttpError(400, f"every part of the form must be a file called {FIELD}")
+    return content
+
+
+def _header(name: str, value: str) -> Message:
+    message = Message()
+    message[name] = value.strip()
+    return message
