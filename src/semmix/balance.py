@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from tyro.conf import Positional
 
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import write_bytes
+from semmix._import import import_object
 from semmix._progress import say
 
 Loss = Callable[[Any, Any], Any]
@@ -249,14 +249,10 @@ def load_loss(name: str, gamma: float = 1.0) -> Loss:
     known = {"ce": cross_entropy, "focal": partial(focal, gamma=gamma), "l2": squared_error}
     if name in known:
         return known[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise unknown_name("loss", name, [*known, "package.module:function"])
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        fix = "write package.module:function for a loss(p, q) that Python can import"
-        raise SemmixError(f"cannot load loss {name}", error, fix) from error
+    fix = "write package.module:function for a loss(p, q) that Python can import"
+    return import_object(name, "loss", fix)
 
 
 class Row(NamedTuple):

@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from semmix._errors import SemmixError, unknown_name
+from semmix._import import import_object
 from semmix.methods._base import Batch, Forward, Method
 
 __all__ = [
@@ -63,12 +64,8 @@ def method_class(name: str) -> type[Method]:
 
 
 def _foreign(path: str) -> type[Method]:
-    module, _, attribute = path.partition(":")
     fix = "write package.module:ClassName of a semmix.methods.Method that Python can import"
-    try:
-        kind = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SemmixError(f"cannot load method {path}", error, fix) from error
+    kind = import_object(path, "method", fix)
     if not _is_method(kind):
         raise SemmixError(f"{path} is not a method", kind, fix)
     return kind
