@@ -29,6 +29,7 @@ from semmix.annotate.algebra import (
     biased_lambda,
     nearest_class,
     positions_against,
+    sharpness,
     similarity,
     temperature,
 )
@@ -277,6 +278,21 @@ def test_every_scheme_gives_labels(tmp_path):
         notes.lam("third_class")
     with pytest.raises(SemmixError, match="unknown label scheme"):
         notes.soft_labels("soft")
+
+
+def test_controls_are_as_sharp_as_the_labels_and_know_no_image(tmp_path):
+    store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
+    notes = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    for scale in (None, 2.0):
+        wanted = sharpness(notes.lam("reannotated", scale))
+        requested = notes.lam("requested_matched", scale)
+        smoothed = notes.lam("smoothed_matched", scale)
+        assert sharpness(requested) == pytest.approx(wanted, abs=1e-6)
+        assert sharpness(smoothed) == pytest.approx(wanted, abs=1e-6)
+        assert bool((requested.diff(dim=1) > 0).all())  # every set rises with what was asked for
+        assert torch.allclose(requested, requested[:1].expand_as(requested))  # SIMD rounding
+        assert smoothed.unique().tolist() == pytest.approx([1 - wanted, wanted])
+    assert sharpness(torch.tensor([[0.1, 0.9]])) == pytest.approx(0.9)  # ends alone
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0])

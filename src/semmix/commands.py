@@ -294,7 +294,8 @@ class Train:
     annotation: Path | None = None
     """Their annotation."""
     labels: str = "reannotated"
-    """Of mixed images: reannotated, requested, one_hot, biased, encoder_softmax or third_class."""
+    """Of mixed images: reannotated, requested, one_hot, biased, encoder_softmax, third_class, or
+    the controls requested_matched and smoothed_matched."""
     scale: float | None = None
     """Use this scale s instead of the annotation's."""
     exclude: Path | None = None

@@ -37,6 +37,32 @@ def lambda_from(lambda_e, scale: float) -> Tensor:
     return torch.sigmoid(scale * (torch.as_tensor(lambda_e) - 0.5))
 
 
+def sharpness(lams: Tensor) -> float:
+    """Return the mean of max(lam, 1 - lam) over sets [S, L], ends as often as interior members.
+
+    So often does training draw them (N_aug = 2).
+
+    >>> round(sharpness(torch.tensor([[0.0, 0.4, 1.0]])), 3)
+    0.8
+    """
+    larger = torch.maximum(lams, 1 - lams).double()
+    ends, interior = larger[:, [0, -1]], larger[:, 1:-1]
+    return float((ends.mean() + interior.mean()) / 2 if interior.numel() else ends.mean())
+
+
+def scale_as_sharp(positions: Tensor, wanted: float) -> float:
+    """Return the scale at which sigmoid(scale (positions - 1/2)) has the sharpness `wanted`.
+
+    Sharpness rises with the scale, so halving finds it.
+    """
+    low, high = 1e-6, 1e6
+    for _ in range(100):
+        middle = (low * high) ** 0.5
+        too_soft = sharpness(lambda_from(positions, middle)) < wanted
+        low, high = (middle, high) if too_soft else (low, middle)
+    return high
+
+
 def check_scale(scale: float) -> None:
     """Refuse a scale that is not positive."""
     if scale <= 0:

@@ -16,6 +16,8 @@ from semmix.annotate.algebra import (
     add_third_class,
     biased_lambda,
     lambda_from,
+    scale_as_sharp,
+    sharpness,
     temperature,
 )
 from semmix.mixsets import MixSets
@@ -24,7 +26,9 @@ MANIFEST = "annotation.json"
 TENSORS = "lambda_e.safetensors"
 UNSCALED_SCHEMES = ("requested", "one_hot")
 """Label schemes that do not look at the images."""
-PAIR_SCHEMES = ("reannotated", *UNSCALED_SCHEMES, "biased")
+MATCHED_SCHEMES = ("requested_matched", "smoothed_matched")
+"""Controls: labels that do not look at the images either, but are as sharp as `reannotated`."""
+PAIR_SCHEMES = ("reannotated", *UNSCALED_SCHEMES, *MATCHED_SCHEMES, "biased")
 """Label schemes that speak of the pair's two classes only."""
 LABEL_SCHEMES = (*PAIR_SCHEMES, "encoder_softmax", "third_class")
 
@@ -90,17 +94,26 @@ class Annotation:
 
         `reannotated`: read back by the encoder; `requested`: what the generator was asked for;
         `one_hot`: the nearer end of what the generator was asked for; `biased`: read back, with
-        the bias of class norms and distances that `reannotated` removes.
+        the bias of class norms and distances that `reannotated` removes. Two controls have the
+        average sharpness of `reannotated` and none of its knowledge: `requested_matched`, requested
+        lambdas through a sigmoid, and `smoothed_matched`, smoothed `one_hot`.
         """
         if labels not in PAIR_SCHEMES:
             raise _no_lambda(labels)
+        requested = self.store.lam_requested()
         if labels == "requested":
-            return self.store.lam_requested()
+            return requested
         if labels == "one_hot":
-            return (self.store.lam_requested() >= 0.5).float()
+            return (requested >= 0.5).float()
         scale = self._scale(labels, scale)
+        reannotated = lambda_from(self.lambda_e, scale).float()
         if labels == "reannotated":
-            return lambda_from(self.lambda_e, scale).float()
+            return reannotated
+        if labels == "requested_matched":
+            return lambda_from(requested, scale_as_sharp(requested, sharpness(reannotated)))
+        if labels == "smoothed_matched":
+            largest = sharpness(reannotated)
+            return torch.where(requested >= 0.5, largest, 1 - largest)
         proto_i, proto_j = self.prototypes[self.store.pairs()].unsqueeze(2).unbind(1)  # [S, 1, D]
         tau = temperature(self.prototypes, scale)
         return biased_lambda(self.lambda_e, proto_i, proto_j, tau).float()
