@@ -7,7 +7,7 @@ import pytest
 from semmix import SemmixError, list_classifiers
 from semmix.annotate.annotation import LABEL_SCHEMES
 from semmix.methods import method
-from semmix.recipes.cost import images_seen, num_train, passes_per_image
+from semmix.recipes.cost import cost_of, images_seen, num_train, passes_per_image
 from semmix.recipes.paper import LEAKING, TABLES, Setting, plan_table, within
 from semmix.recipes.protocols import PROTOCOLS, training_of
 from semmix.recipes.tables import COLUMNS
@@ -103,6 +103,34 @@ def test_images_seen_count_what_passes_through_the_network():
     assert images_seen(main["CE"]) == 200 * (45_000 // 128) * 128
     eq_data = plan_table("eq_data")[-1]
     assert images_seen(eq_data) == 200 * 118 * 128 * 3  # ceil(45,000 / (3 * 128)) = 118 steps
+
+
+def test_cost_counts_what_cells_share_once():
+    """The ablation's six CSM cells learn from the same sets; s = 2 to 6 need no other labels."""
+    setting = Setting(device="cpu")
+    ce, csm = (plan_table("main", "digits", setting)[k] for k in (0, -1))
+    plain = cost_of([(ce, 3)])
+    assert (plain.num_runs, plain.mixed_images, plain.mixing_hours) == (3, 0, 0)
+    assert "mixed" not in str(plain)
+    one, two = cost_of([(csm, 1)]), cost_of([(csm, 2)])
+    assert one.mixed_images == two.mixed_images == 900 * 8
+    assert one.mixing_hours == two.mixing_hours > 0
+    assert two.hours == pytest.approx(2 * one.hours)
+    for table in ("ablation", "scale"):
+        cells = [(cell, 1) for cell in plan_table(table, "digits", setting)]
+        assert cost_of(cells).mixing_hours == pytest.approx(one.mixing_hours)
+    assert cost_of([(csm, 0)]).mixed_images == 0
+
+
+def test_cost_says_what_it_cannot_know():
+    setting = Setting(device="cpu", encoder="clip:somewhere")
+    csm = plan_table("main", "digits", setting)[-1]
+    cost = cost_of([(csm, 1)])
+    assert cost.left_out == ("clip:somewhere",)
+    assert "annotating by clip:somewhere not counted" in str(cost)
+    minutes = replace(csm.mixing.training, minutes=60.0)
+    longer = replace(csm, mixing=replace(csm.mixing, training=minutes))
+    assert 1 < cost_of([(longer, 1)]).mixing_hours < 1.2
 
 
 def test_budgets_only_make_cheaper():

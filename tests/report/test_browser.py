@@ -1,26 +1,37 @@
 """The report in a real browser: it works, asks nobody for anything, and fits every screen."""
 
 import re
+import shutil
 
 import pytest
 
 from semmix.report import load_run, write_evaluation, write_report
+from semmix.report.runs import foreign_file
 
 END, RIGHT, ENTER, SPACE = ("End", 35), ("ArrowRight", 39), ("Enter", 13, "\r"), (" ", 32, " ")
 
 
 @pytest.fixture(scope="module")
 def report(run_folders, gallery, tmp_path_factory):
-    out = tmp_path_factory.mktemp("report") / "report.html"
+    """A report with everything in it: mixed sets, and logits on foreign images."""
+    root = tmp_path_factory.mktemp("report")
+    runs = [shutil.copytree(run, root / run.name) for run in run_folders]
+    for run in runs:
+        shutil.copy(run / "logits-val.safetensors", run / foreign_file("elsewhere"))
     names = ["zero", "one", "two", "<script>document.title = 'owned'</script>"]
-    return write_report(run_folders, out, title="A title", class_names=names, gallery=gallery)
+    out = root / "report.html"
+    return write_report(runs, out, title="A title", class_names=names, gallery=gallery)
 
 
 @pytest.fixture(scope="module")
 def evaluation(run_folders, tmp_path_factory):
     out = tmp_path_factory.mktemp("report") / "evaluation.html"
     run = load_run(run_folders[0])
-    return write_evaluation({"as given": run.before, "scaled": run.after}, out, title="A title")
+    known = {"cross_entropy": None, "kl_divergence": 0.1, "total_variation": 0.2}
+    agreement = {"one-hot labels": {**known, "entropy_correlation": 0.3}}
+    human = {"source": "votes.npy", "entropy": 0.5, "agreement": agreement}
+    predictions = {"as given": run.before, "scaled": run.after}
+    return write_evaluation(predictions, out, title="A title", human=human)
 
 
 def first_column(browser):
@@ -44,6 +55,14 @@ def test_it_opens_in_peace(browser, request, name, width, dark):
     lightness = sum(map(int, re.findall(r"\d+", ground)[:3])) / 3
     assert (lightness < 60) is dark
     assert (lightness > 230) is not dark
+
+
+def test_new_parts_are_shown(browser, report, evaluation):
+    for path, section in ((report, "foreign"), (evaluation, "people")):
+        browser.open(path, width=390)
+        visible = f"document.querySelector('#{section} table').checkVisibility()"
+        assert browser.run(visible)
+        assert browser.run(f"document.querySelectorAll('nav a[href=\"#{section}\"]').length") == 1
 
 
 def test_headings_sort_by_click_and_by_key(browser, report):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,14 +14,17 @@ from torch import Tensor
 from semmix._device import pick_device, to_device
 from semmix._progress import duration
 from semmix.classifiers import classifier
+from semmix.generators import load_generator
+from semmix.generators.edm import EDMDenoiser, network_preset
+from semmix.labels import DEFAULT_LAMS
 from semmix.methods import Batch, method
-from semmix.recipes.paper import OWN, Cell
+from semmix.recipes.paper import OWN, Cell, Mixing
 from semmix.recipes.protocols import training_of
 
 SMALL_BATCH = 8
 """Images in the batch by which passes through the network are counted."""
 CPU_BATCH = 2
-"""Images in a timed step on a CPU, where time grows with the images anyway."""
+"""Images in a timed step of a large network on a CPU, where time grows with the images anyway."""
 NUM_TIMED_STEPS = 3
 ENOUGH_SECONDS = 1.0
 """A slow network is timed over fewer steps."""
@@ -29,22 +32,31 @@ ENOUGH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Cost:
-    """Work that is still to be done."""
+    """Work that is still to be done; all hours by a measurement of a few steps, not compiled."""
 
     num_runs: int
     num_images: int
     """Images through classifiers, mixed and augmented ones counted as often as they pass."""
     hours: float
-    """For training classifiers, by a measurement of a few steps without compilation."""
-    generator_minutes: float
-    """For training generators whose length is given in minutes."""
+    """For training classifiers."""
+    mixed_images: int
+    """Images of mixed sets, if none are there yet."""
+    mixing_hours: float
+    """For training their generators, drawing them, and annotating them by networks of our own."""
+    left_out: tuple[str, ...] = ()
+    """Encoders from elsewhere, whose time is not known before they are loaded."""
 
     def __str__(self) -> str:
-        generators = f", {self.generator_minutes:g} minutes of generators"
-        return (
+        runs = (
             f"{self.num_runs} runs to do: {self.num_images:,} images through classifiers, "
             f"about {_show_hours(self.hours)} on this device"
-            f"{generators if self.generator_minutes else ''}; drawing mixed sets not counted"
+        )
+        if not self.mixed_images:
+            return runs
+        rest = "".join(f"; annotating by {name} not counted" for name in self.left_out)
+        return (
+            f"{runs}; generators and {self.mixed_images:,} mixed images, unless they are there: "
+            f"about {_show_hours(self.mixing_hours)}{rest}"
         )
 
 
@@ -54,12 +66,71 @@ def _show_hours(hours: float) -> str:
 
 def cost_of(missing: Sequence[tuple[Cell, int]]) -> Cost:
     """Return what these cells cost, each with a number of seeds to run."""
-    images = sum(num * images_seen(cell) for cell, num in missing)
-    hours = sum(num * training_hours(cell) for cell, num in missing if num)
-    own = {c.mixing.learned_from: c.mixing.training.minutes or 0.0
-           for c, num in missing if num and c.mixing and c.mixing.generator == OWN}  # fmt: skip
-    runs = sum(num for _, num in missing)
-    return Cost(runs, images, hours, sum(own.values()))
+    to_do = [(cell, num) for cell, num in missing if num]
+    generators: dict[object, Cell] = {}  # what cells share is made once
+    stores, encoders = dict(generators), dict(generators)
+    for cell in (cell for cell, _ in to_do if cell.mixing):
+        for made, key in zip((generators, stores, encoders), _shared(cell), strict=True):
+            made[key] = cell
+    foreign = {mixing_of(cell).encoder for cell in encoders.values()} - {OWN}
+    seconds = sum(map(generator_seconds, generators.values()))
+    seconds += sum(map(drawing_seconds, stores.values()))
+    seconds += sum(map(annotating_seconds, encoders.values()))
+    return Cost(
+        num_runs=sum(num for _, num in to_do),
+        num_images=sum(num * images_seen(cell) for cell, num in to_do),
+        hours=sum(num * training_hours(cell) for cell, num in to_do),
+        mixed_images=sum(map(num_mixed_images, stores.values())),
+        mixing_hours=seconds / 3600,
+        left_out=tuple(sorted(foreign)),
+    )
+
+
+def _shared(cell: Cell) -> tuple[object, object, object]:
+    """Return what names a cell's generator, its store of mixed sets, and its annotation."""
+    mixing = mixing_of(cell)
+    generator = (mixing.generator, mixing.learned_from, mixing.training)
+    store = (generator, mixing.sampler, mixing.num_sets)
+    return generator, store, (store, mixing.encoder, cell.data, cell.train.classifier)
+
+
+def mixing_of(cell: Cell) -> Mixing:
+    """Return where a cell's mixed images come from; it must have some."""
+    assert cell.mixing is not None
+    return cell.mixing
+
+
+def num_mixed_images(cell: Cell) -> int:
+    """Return how many images a cell's mixed sets have."""
+    return mixing_of(cell).num_sets * DEFAULT_LAMS
+
+
+def generator_seconds(cell: Cell) -> float:
+    """Return how long training a cell's generator takes; nothing for one from elsewhere."""
+    mixing = mixing_of(cell)
+    if mixing.generator != OWN:
+        return 0.0
+    if mixing.training.minutes is not None:
+        return 60 * mixing.training.minutes
+    size = mixing.training.batch_size
+    return mixing.training.num_images * denoising_seconds(cell, size, learns=True)
+
+
+def drawing_seconds(cell: Cell) -> float:
+    """Return how long drawing a cell's mixed sets takes."""
+    sampler = mixing_of(cell).sampler
+    evaluations = sampler.num_steps if sampler.solver == "dpmpp_2m" else 2 * sampler.num_steps - 1
+    seconds = denoising_seconds(cell, sampler.batch_size, learns=False)
+    return num_mixed_images(cell) * evaluations * seconds
+
+
+def annotating_seconds(cell: Cell) -> float:
+    """Return how long a classifier of our own reads the images; nothing for other encoders."""
+    if mixing_of(cell).encoder != OWN:
+        return 0.0
+    train = cell.train
+    task = (train.classifier, cell.data.dataset, train.batch_size, train.device)
+    return (num_mixed_images(cell) + num_train(cell)) * seconds_per_image(*task, learns=False)
 
 
 def training_hours(cell: Cell) -> float:
@@ -125,21 +196,66 @@ def _method(cell: Cell):
 
 
 @cache
-def seconds_per_image(name: str, dataset: str, batch_size: int, device_name: str) -> float:
-    """Return how long one image takes to learn from, measured over a few steps of cross-entropy."""
+def seconds_per_image(
+    name: str, dataset: str, batch_size: int, device_name: str, learns: bool = True
+) -> float:
+    """Return how long a classifier takes to learn from one image, or to look at it."""
     training, device = training_of(dataset), pick_device(device_name)
-    on_gpu = device.type == "cuda"
     channels, size, _ = training.image_shape
     network = to_device(classifier(name, training.num_classes, channels, size), device)
-    num = batch_size if on_gpu else CPU_BATCH
-    images = torch.rand(num, *training.image_shape, device=device)
-    labels = torch.zeros(num, dtype=torch.int64, device=device)
+    images = torch.rand(batch_size, *training.image_shape, device=device)
+    return _timed(lambda num: network(images[:num]), batch_size, device, learns)
+
+
+def denoising_seconds(cell: Cell, batch_size: int, learns: bool) -> float:
+    """Return how long a cell's generator takes to denoise one image, or to learn from it."""
+    mixing = mixing_of(cell)
+    name = str(mixing.training.network) if mixing.generator == OWN else mixing.generator
+    is_own, device = mixing.generator == OWN, mixing.training.device
+    return _denoising_seconds(name, is_own, cell.data.dataset, batch_size, device, learns)
+
+
+@cache
+def _denoising_seconds(
+    name: str, is_own: bool, dataset: str, batch_size: int, device_name: str, learns: bool
+) -> float:
+    training, device = training_of(dataset), pick_device(device_name)
+    shape, num_classes = training.image_shape, training.num_classes
+    if is_own:
+        network = to_device(EDMDenoiser(network_preset(name, shape, num_classes)), device)
+        denoise = network.forward
+    else:
+        generator = load_generator(name, device_name)
+        shape, denoise = getattr(generator, "latent_shape", shape), generator.denoise
+    x, sigma = torch.randn(batch_size, *shape, device=device), torch.ones(batch_size, device=device)
+    weights = torch.full((batch_size, num_classes), 1 / num_classes, device=device)
+    return _timed(
+        lambda num: denoise(x[:num], sigma[:num], weights[:num]), batch_size, device, learns
+    )
+
+
+def _timed(
+    forward: Callable[[int], Tensor], batch_size: int, device: torch.device, learns: bool
+) -> float:
+    """Return the seconds for one image, passed as one of a batch unless that would take long."""
+    if device.type != "cuda":
+        few = _seconds_per_step(lambda: forward(CPU_BATCH), device, learns) / CPU_BATCH
+        if few * batch_size > ENOUGH_SECONDS:
+            return few
+    return _seconds_per_step(lambda: forward(batch_size), device, learns) / batch_size
+
+
+def _seconds_per_step(forward: Callable[[], Tensor], device: torch.device, learns: bool) -> float:
+    """Return how long a step takes, in bfloat16 on a GPU; backward only where it learns."""
+    on_gpu = device.type == "cuda"
 
     def step() -> float:
         """Return when the step was over."""
-        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-            logits = network(images)
-        torch.nn.functional.cross_entropy(logits.float(), labels).backward()
+        with torch.set_grad_enabled(learns):
+            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+                answer = forward()
+            if learns:
+                answer.float().square().mean().backward()
         if on_gpu:
             torch.cuda.synchronize()
         return time.perf_counter()
@@ -147,4 +263,4 @@ def seconds_per_image(name: str, dataset: str, batch_size: int, device_name: str
     start, ends = step(), []
     while len(ends) < NUM_TIMED_STEPS and (not ends or ends[-1] - start < ENOUGH_SECONDS):
         ends.append(step())
-    return (ends[-1] - start) / (len(ends) * num)
+    return (ends[-1] - start) / len(ends)

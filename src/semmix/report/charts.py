@@ -199,7 +199,7 @@ def roc_chart(noticed: Sequence[Noticed], dataset: str) -> Markup:
         ),
         frame.segment((0, 0), (1, 1), "honest"),
         *(
-            frame.line(FALSE_ALARMS, each.found, f"line {series_style(each.place)}")
+            frame.line([0, *FALSE_ALARMS], [0, *each.found], f"line {series_style(each.place)}")
             for each in noticed
         ),
     )
