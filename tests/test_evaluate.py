@@ -436,6 +436,27 @@ def test_the_page_is_drawn_from_a_part_of_many_rows(tmp_path, monkeypatch):
     assert "temperature" in html
 
 
+def test_ones_own_calibrator(tmp_path, monkeypatch):
+    (tmp_path / "own_calibrators.py").write_text(
+        "from semmix.calibration import TemperatureScaler\n"
+        "class Mine(TemperatureScaler): pass\n"
+        "class NoFit: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write_npz(tmp_path, *predictions())
+    names = ("temperature", "own_calibrators:Mine")
+    results = evaluate(path, calibrators=names)["results"]
+    assert [result["name"] for result in results[1:]] == list(names)
+    assert results[1]["metrics"] == results[2]["metrics"]
+    for name, message in (
+        ("own_calibrators:NoFit", "not a calibrator"),
+        ("own_calibrators:Gone", "cannot load"),
+        ("nowhere_at_all:Mine", "cannot load"),
+    ):
+        with pytest.raises(SemmixError, match=message):
+            EvaluateConfig(path=path, calibrators=(name,))
+
+
 # --- people ---------------------------------------------------------------------------------------
 
 

@@ -14,10 +14,17 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from semmix._errors import SemmixError, unknown_name
+from semmix._errors import SemmixError
 from semmix._progress import progress, say
 from semmix.calibration import few_samples
-from semmix.evaluate.calibrate import AS_GIVEN, CALIBRATORS, Fitted, fit, make_folds, make_pool
+from semmix.evaluate.calibrate import (
+    AS_GIVEN,
+    Fitted,
+    calibrator_called,
+    fit,
+    make_folds,
+    make_pool,
+)
 from semmix.evaluate.human import compare_with_people
 from semmix.evaluate.measure import measure_samples
 from semmix.evaluate.page import write_page
@@ -62,7 +69,8 @@ class EvaluateConfig:
     cifar10h-probs.npy (10,000 x 10): also tell how the predictions agree with them."""
 
     calibrators: tuple[str, ...] = ("temperature", "vector", "histogram", "isotonic", "beta")
-    """Calibrators to compare; also known: temperature-ece-grid, matrix, dirichlet."""
+    """Calibrators to compare; also known: temperature-ece-grid, matrix, dirichlet, and your own as
+    package.module:Class."""
 
     bins: int = 15
     """Bins of the binned metrics."""
@@ -81,8 +89,7 @@ class EvaluateConfig:
 
     def __post_init__(self):
         for name in self.calibrators:
-            if name not in CALIBRATORS:
-                raise unknown_name("calibrator", name, CALIBRATORS)
+            calibrator_called(name)
         for name, least in (("bins", 1), ("resamples", 1), ("folds", 2)):
             if getattr(self, name) < least:
                 raise SemmixError(f"{name} is too small", getattr(self, name), f"at least {least}")

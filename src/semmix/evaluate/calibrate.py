@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from semmix._errors import SemmixError, unknown_name
+from semmix._import import import_object
 from semmix._random import fold_seed
 from semmix.calibration import (
     BetaCalibrator,
@@ -32,6 +35,23 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "isotonic": IsotonicCalibrator,
     "beta": BetaCalibrator,
 }
+
+
+def calibrator_called(name: str) -> Callable[[], Any]:
+    """Return what makes the calibrator `name`, or one's own named `package.module:Class`.
+
+    Its objects have `fit(logits, labels)`, which returns the object, and `transform(logits)`.
+    """
+    if name in CALIBRATORS:
+        return CALIBRATORS[name]
+    if ":" not in name:
+        raise unknown_name("calibrator", name, [*CALIBRATORS, "package.module:Class"])
+    fix = "write package.module:Class of a class with fit and transform that Python can import"
+    kind = import_object(name, "calibrator", fix)
+    if not (callable(kind) and hasattr(kind, "fit") and hasattr(kind, "transform")):
+        raise SemmixError(f"{name} is not a calibrator", kind, fix)
+    return kind
+
 
 FITTING_ROWS = 100_000
 """Rows that calibrators are fitted on at most; more would change nothing but the time."""
@@ -87,13 +107,12 @@ def make_pool(samples: Samples, folds: Array | None, seed: int) -> Pool:
 
 def fit(name: str, pool: Pool, folds: Array | None) -> Fitted:
     """Return the calibrator `name` fitted on the pool, or on all other folds for each fold."""
+    make = calibrator_called(name)
     if pool.folds is None:
-        calibrators = [CALIBRATORS[name]().fit(pool.logits, pool.labels)]
+        calibrators = [make().fit(pool.logits, pool.labels)]
     else:
         others = [pool.folds != fold for fold in range(int(pool.folds.max()) + 1)]
-        calibrators = [
-            CALIBRATORS[name]().fit(pool.logits[rows], pool.labels[rows]) for rows in others
-        ]
+        calibrators = [make().fit(pool.logits[rows], pool.labels[rows]) for rows in others]
     temperatures = [c.temperature for c in calibrators if isinstance(c, TemperatureScaler)]
     temperature = float(np.mean(temperatures)) if temperatures else None
     return Fitted([calibrator.transform for calibrator in calibrators], folds, temperature)
