@@ -4,7 +4,7 @@ import pytest
 
 from semmix import SemmixError
 from semmix._files import digest
-from semmix.recipes.paper import TABLES, plan_table
+from semmix.recipes.catalog import TABLES, plan_table
 from semmix.recipes.tables import list_published, published, published_rows
 
 # Lines and digest of each file, as transcribed from the paper.

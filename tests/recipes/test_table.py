@@ -19,7 +19,8 @@ from semmix import SemmixError
 from semmix._files import write_json, write_tensors
 from semmix.calibration import ood_auroc, ood_score
 from semmix.cli import main
-from semmix.recipes.paper import CellBuilder, Setting, plan_table, within
+from semmix.recipes.catalog import plan_table, within
+from semmix.recipes.cells import CellBuilder, Setting
 from semmix.recipes.protocols import PROTOCOLS
 from semmix.recipes.results import (
     KeepConfig,

@@ -16,9 +16,8 @@ from semmix._progress import duration
 from semmix.classifiers import classifier
 from semmix.generators import load_generator
 from semmix.generators.edm import EDMDenoiser, network_preset
-from semmix.labels import DEFAULT_LAMS
 from semmix.methods import Batch, method
-from semmix.recipes.paper import OWN, Cell, Mixing
+from semmix.recipes.cells import OWN, Cell, Mixing
 from semmix.recipes.protocols import training_of
 
 SMALL_BATCH = 8
@@ -90,7 +89,7 @@ def _shared(cell: Cell) -> tuple[object, object, object]:
     """Return what names a cell's generator, its store of mixed sets, and its annotation."""
     mixing = mixing_of(cell)
     generator = (mixing.generator, mixing.learned_from, mixing.training)
-    store = (generator, mixing.sampler, mixing.num_sets)
+    store = (generator, mixing.sampler, mixing.num_sets, mixing.members)
     return generator, store, (store, mixing.encoder, cell.data, cell.train.classifier)
 
 
@@ -102,7 +101,7 @@ def mixing_of(cell: Cell) -> Mixing:
 
 def num_mixed_images(cell: Cell) -> int:
     """Return how many images a cell's mixed sets have."""
-    return mixing_of(cell).num_sets * DEFAULT_LAMS
+    return mixing_of(cell).num_sets * mixing_of(cell).members
 
 
 def generator_seconds(cell: Cell) -> float:
@@ -143,7 +142,7 @@ def training_hours(cell: Cell) -> float:
 def images_seen(cell: Cell) -> int:
     """Return how many images pass through the classifier in one training of a cell.
 
-    >>> from semmix.recipes.paper import plan_table
+    >>> from semmix.recipes.catalog import plan_table
     >>> ce, *_, csm = plan_table("main")[:15]
     >>> images_seen(ce), images_seen(csm) / images_seen(ce)
     (8985600, 3.0)

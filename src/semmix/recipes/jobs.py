@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from semmix.recipes.paper import Cell
+from semmix.recipes.cells import Cell
 from semmix.recipes.running import mixed_source, run_cell
 
 

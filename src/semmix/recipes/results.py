@@ -26,7 +26,7 @@ from semmix.calibration import (
     weighted_oe,
     weighted_ue,
 )
-from semmix.recipes.paper import Cell
+from semmix.recipes.cells import Cell
 from semmix.recipes.protocols import Protocol
 from semmix.report.runs import foreign_file, load_run
 

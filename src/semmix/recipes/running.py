@@ -19,10 +19,11 @@ from semmix.datasets import Dataset, Split
 from semmix.datasets.config import DatasetConfig
 from semmix.encoders import load_encoder
 from semmix.generators import load_generator
+from semmix.labels import lambda_grid
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
+from semmix.recipes.cells import OWN, Cell, Mixing
 from semmix.recipes.cost import training_hours
-from semmix.recipes.paper import OWN, Cell, Mixing
 from semmix.recipes.results import PROXIMITY, SPEED, TTA, extra_files
 from semmix.report.foreign import predict_foreign
 from semmix.sampling.mix import make_mixsets
@@ -80,7 +81,7 @@ def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
     generator = load_generator(folder, mixing.training.device)
     plan = MixPlan(
         num_classes=num_classes, num_sets=mixing.num_sets, pairs=all_pairs(num_classes),
-        sets_per_shard=256,
+        lams=lambda_grid(mixing.members), sets_per_shard=256,
     )  # fmt: skip
     name = digest([generator.digest, plan.to_json(), asdict(mixing.sampler)])[:12]
     return make_mixsets(generator, plan, mixing.sampler, out / "mixsets" / name)

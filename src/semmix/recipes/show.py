@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semmix.recipes.paper import Cell
+from semmix.recipes.cells import Cell
 from semmix.recipes.tables import COLUMNS
 from semmix.report.tables import Estimate, Metric, escape_latex, escape_markdown, show_estimate
 

@@ -13,19 +13,10 @@ from tyro.conf import Positional, arg
 
 from semmix._errors import SemmixError, unknown_name
 from semmix._progress import say
+from semmix.recipes.catalog import TABLES, Budget, plan_table, table_called, within
+from semmix.recipes.cells import METHODS_BY_NAME, OWN, Cell, Setting
 from semmix.recipes.cost import cost_of, images_seen
 from semmix.recipes.jobs import run_together
-from semmix.recipes.paper import (
-    METHODS_BY_NAME,
-    OWN,
-    TABLES,
-    Budget,
-    Cell,
-    Setting,
-    plan_table,
-    table_called,
-    within,
-)
 from semmix.recipes.protocols import PROTOCOLS, TRAININGS, Protocol, protocol_called
 from semmix.recipes.results import finished_runs, keep_run, measure_run
 from semmix.recipes.running import plain_cell, run_cell

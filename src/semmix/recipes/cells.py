@@ -1,0 +1,176 @@
+"""One line of a table as data: what is trained and measured, and from which images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from semmix._files import digest
+from semmix.datasets.config import DatasetConfig
+from semmix.recipes.protocols import PROTOCOLS, Protocol, training_config, training_of
+from semmix.report.tables import METHOD_NAMES
+from semmix.sampling.mix import MixConfig
+from semmix.training.classifier import TrainConfig
+from semmix.training.generator import GeneratorConfig
+
+OWN = "own"
+"""As an encoder: a plain network trained on the same images. As a generator: one trained so."""
+
+METHODS_BY_NAME = {name: method for method, name in METHOD_NAMES.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """Where a cell's mixed images come from."""
+
+    learned_from: DatasetConfig
+    """The images a generator of our own learns from."""
+    generator: str = OWN
+    """own, or a generator's folder, or zoo:NAME."""
+    training: GeneratorConfig
+    """How a generator of our own is trained."""
+    sampler: MixConfig
+    """How sets are drawn."""
+    num_sets: int
+    """Sets in all."""
+    members: int = 8
+    """Images in a set; 2 are pure ends."""
+    encoder: str = OWN
+    """own, or an encoder as kind:what."""
+    labels: str = "reannotated"
+    """Label scheme."""
+    scale: float | None = None
+    """The scale s; chosen on validation images by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One line of one table: what is trained and measured, for every seed alike."""
+
+    table: str
+    row: str
+    """The line's name in the paper."""
+    data: DatasetConfig
+    """Data set, split, long tail."""
+    train: TrainConfig
+    """Classifier, method, options, epochs, schedule, eq_data."""
+    mixing: Mixing | None = None
+    """For methods that learn from mixed sets."""
+    measure: str = "plain"
+    """plain, hours, piece, tta, procal, or ood:DATASET: see `results.measure_run`."""
+    scaled: bool = False
+    """Whether the line is about probabilities after temperature scaling."""
+    paper: dict[str, float] = field(default_factory=dict, hash=False)
+    """The published numbers, by metric."""
+    seeds: int = 3
+    """Trainings."""
+    needs: str = ""
+    """What is missing before anyone could run it."""
+
+    @property
+    def name(self) -> str:
+        """What `--cells` matches, such as `cifar10/resnet50/CSM`."""
+        tail = f"-lt{self.data.imbalance:g}" if self.data.imbalance else ""
+        outside = f"/{self.measure.removeprefix('ood:')}" if self.measure.startswith("ood:") else ""
+        return f"{self.data.dataset}{tail}/{self.train.classifier}/{self.row}{outside}"
+
+    @property
+    def group(self) -> str:
+        """Its name without the row: cells that compete with each other share it."""
+        return self.name.replace(f"/{self.row}", "")
+
+    def run_name(self, seed: int) -> str:
+        """Return the folder of one training: the same in every table that needs the same one."""
+        words = (self.data.dataset, self.train.classifier, self.train.method)
+        return f"{'-'.join(words).replace(':', '-')}-{self.digest[:8]}-s{seed}"
+
+    @property
+    def digest(self) -> str:
+        """Names what decides the outcome of training, but for the seed."""
+        data = {k: v for k, v in asdict(self.data).items() if k != "root"}
+        train = {k: v for k, v in self.train.to_json().items() if k != "seed"}
+        return digest({"data": data, "train": train, "mixing": _plain(self.mixing)})
+
+
+def _plain(mixing: Mixing | None) -> dict[str, Any] | None:
+    """Return what decides the mixed images as JSON values; where and how fast does not count."""
+    if mixing is None:
+        return None
+    content = asdict(mixing)
+    del content["learned_from"]["root"]
+    del content["training"]["device"], content["training"]["checkpoint_seconds"]
+    return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What holds for all cells of a plan."""
+
+    protocol: Protocol = PROTOCOLS["semmix"]
+    encoder: str = OWN
+    generator: str = OWN
+    device: str = "auto"
+
+
+class CellBuilder:
+    """Makes the cells of one table on one data set with one classifier."""
+
+    def __init__(self, table: str, dataset: str, classifier: str, setting: Setting):
+        self.table, self.dataset, self.classifier = table, dataset, classifier
+        self.setting, self.training = setting, training_of(dataset)
+
+    def cell(
+        self, row: str, method: str, paper: dict[str, float] | None = None, *,
+        options: Mapping[str, object] | None = None, eq_data: bool = False,
+        imbalance: float | None = None, leaking: bool = False, measure: str = "plain",
+        scaled: bool = False, **mixing: Any,
+    ) -> Cell:  # fmt: skip
+        """Return one cell; `mixing` replaces fields of the data set's usual `Mixing`."""
+        protocol = self.setting.protocol
+        data = DatasetConfig(
+            dataset=self.dataset, protocol=protocol.split, imbalance=imbalance,
+            train_size=self.training.train_size,
+        )  # fmt: skip
+        train = replace(
+            training_config(method, self.dataset, protocol, options or {}),
+            classifier=self.classifier, eq_data=eq_data, allow_leak=leaking,
+            device=self.setting.device,
+        )  # fmt: skip
+        learned_from = replace(data, imbalance=None) if leaking else data
+        sets = replace(self._mixing(learned_from), **mixing) if method == "csm" else None
+        return Cell(
+            table=self.table, row=row, data=data, train=train, mixing=sets, measure=measure,
+            scaled=scaled, paper=paper or {}, needs=self.training.needs,
+        )  # fmt: skip
+
+    def _mixing(self, learned_from: DatasetConfig) -> Mixing:
+        training, clip = self.training, self.setting.encoder.startswith("clip:")
+        return Mixing(
+            learned_from=learned_from,
+            generator=self.setting.generator,
+            training=replace(training.generator, device=self.setting.device),
+            sampler=training.sampler,
+            num_sets=training.sets_per_pair * self.num_pairs,
+            encoder=self.setting.encoder,
+            scale=training.clip_scale if clip else None,
+        )
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of classes."""
+        return self.training.num_classes * (self.training.num_classes - 1) // 2
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table or figure: where it was published, how its lines are made, what it shows."""
+
+    title: str
+    targets: tuple[tuple[str, str], ...]
+    """The published (data set, classifier)."""
+    build: Callable[[CellBuilder], list[Cell]]
+    columns: tuple[str, ...]
+    """Keys of `tables.COLUMNS`."""
+    figure: bool = False
+    """Whether the paper shows it as a figure, which `semmix report` draws."""

@@ -1,0 +1,55 @@
+"""Our own experiments: one schedule for all lines, and controls that differ in one thing."""
+
+from semmix.methods import method
+from semmix.recipes.catalog import plan_table
+from semmix.recipes.cost import images_seen, num_train
+
+
+def cells(table, dataset=None):
+    return {cell.row: cell for cell in plan_table(table, dataset)}
+
+
+def test_no_line_of_the_headline_sees_fewer_images_than_csm():
+    lines = cells("headline")
+    assert len(lines) == 9
+    seen = {row: images_seen(cell) for row, cell in lines.items()}
+    # These two pass blends of the same images through the network besides: an advantage of theirs.
+    assert seen["RegMixup"] == 2 * seen["CE"] < seen["RankMixup"]
+    del seen["RegMixup"], seen["RankMixup"]
+    assert max(seen.values()) - min(seen.values()) < 0.01 * seen["CE"]
+    assert len({(c.train.epochs, c.train.schedule, c.train.select) for c in lines.values()}) == 1
+
+
+def test_csm_passes_over_the_real_images_forty_times():
+    cell = cells("headline")["CSM"]
+    images_per_real = 1 + method("csm", 10, **cell.train.method_options).num_mixed
+    assert cell.train.eq_data
+    assert cell.train.epochs / images_per_real >= 40
+
+
+def test_controls_share_runs_with_the_headline():
+    headline, controls, variants = map(cells, ("headline", "controls", "variants"))
+    assert {t["CSM"].run_name(0) for t in (headline, controls, variants)} == {
+        headline["CSM"].run_name(0)
+    }
+    assert controls["CE"].run_name(1) == headline["CE"].run_name(1)
+    assert controls["Mixup, alpha = 0.2"].run_name(2) == headline["Mixup"].run_name(2)
+
+
+def test_controls_change_what_they_name():
+    lines = cells("controls")
+    longer = lines["CE, as many images as CSM in full"]
+    full = lines["CSM in full"]
+    assert images_seen(longer) == images_seen(full) == 3 * 120 * (num_train(full) // 128) * 128
+    ends = lines["CE + generated ends, hard labels"]
+    assert (ends.mixing.members, ends.mixing.labels) == (2, "one_hot")
+    assert ends.train.method_options["loss"] == "ce"
+    for row in ("CSM, smoothed labels as sharp", "CSM, requested labels as sharp"):
+        assert lines[row].mixing.num_sets == lines["CSM"].mixing.num_sets
+        assert lines[row].train == lines["CSM"].train
+    assert len({cell.digest for cell in lines.values()}) == len(lines)
+
+
+def test_the_demo_keeps_its_own_schedule():
+    lines = cells("headline", "digits")
+    assert lines["CE"].train.schedule == plan_table("main", "digits")[0].train.schedule
