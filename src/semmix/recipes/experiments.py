@@ -2,8 +2,8 @@
 
 All on one network and one schedule that a GPU finishes in minutes, equal numbers of images seen
 (Eq-Data) unless the line says otherwise, last weights. Held to Eq-Data, 120 epochs of CSM with two
-mixed images for each real one pass over the real images 40 times. RegMixup and RankMixup pass blends
-of the same images through the network besides; that is theirs, and makes them dearer.
+mixed images for each real one pass over the real images 40 times. RegMixup and RankMixup pass
+blends of the same images through the network besides; that is theirs, and makes them dearer.
 """
 
 from __future__ import annotations
