@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from semmix._errors import SemmixError, unknown_name
-from semmix.classifiers._base import Body, Classifier, per_channel
+from semmix.classifiers._base import Body, BodyClassifier, Classifier, per_channel
 from semmix.classifiers._timm import TimmBody
 from semmix.classifiers.densenet import DenseNet121
 from semmix.classifiers.resnet import resnet18, resnet32, resnet50, resnet101, wrn26_10
@@ -47,7 +47,7 @@ def classifier(
     """
     mean = per_channel("mean", mean, in_channels)
     std = per_channel("std", std, in_channels)
-    return Classifier(_body(name, in_channels, image_size), num_classes, mean, std)
+    return BodyClassifier(_body(name, in_channels, image_size), num_classes, mean, std)
 
 
 def _body(name: str, in_channels: int, image_size: int) -> Body:

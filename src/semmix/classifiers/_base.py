@@ -15,27 +15,46 @@ class Body(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Images to logits, by way of features: normalise, body, linear head."""
+    """Raw images to logits: each kind says what comes after the normalisation."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, body: Body, num_classes: int, mean: Sequence[float], std: Sequence[float]):
+    def __init__(self, num_classes: int, mean: Sequence[float], std: Sequence[float]):
         super().__init__()
-        self.body = body
-        self.feature_dim = body.feature_dim
-        self.head = nn.Linear(body.feature_dim, num_classes)
+        self.num_classes = num_classes
+        self.feature_dim = num_classes
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
 
-    def features(self, images: Tensor) -> Tensor:
-        """Return penultimate features `[N, feature_dim]` of uint8 images or floats in [0, 1]."""
+    def normalised(self, images: Tensor) -> Tensor:
+        """Return uint8 images, or floats in [0, 1], less the mean and divided by the std."""
         if images.dtype == torch.uint8:
             images = images.to(self.mean.dtype) / 255
-        return self.body((images - self.mean) / self.std)
+        return (images - self.mean) / self.std
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return penultimate features `[N, feature_dim]` of uint8 images or floats in [0, 1]."""
+        raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits `[N, K]` of uint8 images or floats in [0, 1]."""
+        raise NotImplementedError
+
+
+class BodyClassifier(Classifier):
+    """Images to logits, by way of features: normalise, body, linear head."""
+
+    def __init__(self, body: Body, num_classes: int, mean: Sequence[float], std: Sequence[float]):
+        super().__init__(num_classes, mean, std)
+        self.body = body
+        self.feature_dim = body.feature_dim
+        self.head = nn.Linear(body.feature_dim, num_classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.body(self.normalised(images))
+
+    def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images))
 
 

@@ -1,6 +1,7 @@
 """A trained network as one self-describing file."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +9,28 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semmix._errors import SemmixError
-from semmix._files import digest_tensors, write_tensors
+from semmix._files import digest_tensors, whole_file, write_tensors
 from semmix.classifiers._base import Classifier
+from semmix.classifiers.foreign import PROGRAM, foreign_classifier, is_foreign
 
 WEIGHTS = "weights.safetensors"
+SAVED_PROGRAM = f"program{PROGRAM}"
 
 
 def save_classifier(
     network: Classifier, name: str, image_shape: tuple[int, int, int], folder: Path
 ) -> None:
-    """Write the weights, and in their header how to build the network again."""
+    """Write the weights, and in their header how to build the network again.
+
+    An exported program is copied, so that the folder is all that is needed.
+    """
+    if name.endswith(PROGRAM):
+        with whole_file(folder / SAVED_PROGRAM) as temporary:
+            shutil.copyfile(name, temporary)
+        name = SAVED_PROGRAM
     header = {
         "classifier": name,
-        "num_classes": network.head.out_features,
+        "num_classes": network.num_classes,
         "in_channels": image_shape[0],
         "image_size": image_shape[1],
     }
@@ -32,14 +42,19 @@ def load_classifier(folder: str | Path) -> tuple[Classifier, str]:
     from semmix.classifiers import classifier
 
     header, tensors = _read(folder)
-    network = classifier(
-        header["classifier"],
-        num_classes=header["num_classes"],
-        in_channels=header["in_channels"],
-        image_size=header["image_size"],
-    )
+    name, num_classes = header["classifier"], header["num_classes"]
+    in_channels, size = header["in_channels"], header["image_size"]
+    if is_foreign(name):
+        network = foreign_classifier(name, num_classes, (in_channels, size, size))
+    else:
+        network = classifier(name, num_classes, in_channels, size)
     network.load_state_dict(tensors)
     return network.eval(), digest_tensors(tensors)
+
+
+def saved_name(folder: str | Path) -> str:
+    """Return what the network in a folder is built from: a name of ours, or the user's."""
+    return _read(folder)[0]["classifier"]
 
 
 def saved_image_shape(folder: str | Path) -> tuple[int, int, int]:
@@ -53,7 +68,10 @@ def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(Path(folder) / WEIGHTS, framework="pt") as file:
             header = json.loads(file.metadata()["semmix"])
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         fix = "name the folder of a finished training run"
         raise SemmixError(f"no trained classifier in {folder}", error, fix) from error
+    if header["classifier"] == SAVED_PROGRAM:
+        header["classifier"] = str(Path(folder) / SAVED_PROGRAM)
+    return header, tensors

@@ -23,11 +23,12 @@ from tyro.conf import arg
 from semmix._artifact import begin_artifact
 from semmix._device import describe_environment, pick_device, to_device
 from semmix._errors import SemmixError, unknown_name
-from semmix._files import write_json, write_tensors
+from semmix._files import digest_tensors, write_json, write_tensors
 from semmix._progress import progress
 from semmix._random import fold_seed
 from semmix.calibration import TemperatureScaler, summary
 from semmix.classifiers import Classifier, classifier
+from semmix.classifiers.initial import initial_classifier
 from semmix.classifiers.saved import save_classifier
 from semmix.datasets import Dataset
 from semmix.methods import Batch, Method, list_methods, method
@@ -66,6 +67,13 @@ class TrainConfig:
     """Options of the method as name=value, such as weight=0.5."""
     classifier: str = "resnet18"
     """Network."""
+    init: str | None = None
+    """Start from this network instead: a run's folder, an exported program (.pt2), or your own by
+    package.module:name."""
+    init_mean: tuple[float, ...] = ()
+    """Mean your network's images are normalised by, for pixels in [0, 1]; the data's by default."""
+    init_std: tuple[float, ...] = ()
+    """Standard deviation they are divided by."""
     epochs: int = 200
     """Passes over the training images (see eq_data)."""
     batch_size: int = 128
@@ -105,6 +113,11 @@ class TrainConfig:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         if self.select not in ("last", "best"):
             raise unknown_name("choice of weights", self.select, ("last", "best"))
+        if not self.init and (self.init_mean or self.init_std):
+            seen = f"init_mean={self.init_mean}, init_std={self.init_std}"
+            raise SemmixError("these belong to a network of yours", seen, "name it with --init")
+        if not all(value > 0 for value in self.init_std):
+            raise SemmixError("a standard deviation is positive", self.init_std, "use 1 for none")
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -115,7 +128,10 @@ class TrainConfig:
         """Return what decides the outcome, as plain JSON values."""
         values = asdict(self)
         del values["device"], values["checkpoint_seconds"], values["allow_leak"]
-        return {**values, "options": self.method_options}
+        # A network of the user's counts by the digest of its weights, wherever it lies.
+        del values["init"], values["init_mean"], values["init_std"]
+        name = Path(self.init).name if self.init else self.classifier
+        return {**values, "classifier": name, "options": self.method_options}
 
 
 def _parse_option(text: str) -> tuple[str, Any]:
@@ -150,6 +166,8 @@ def train_classifier(
         "test": data.test.digest,
         "mixed": source.inputs if mixed and source else None,
     }
+    if config.init:
+        inputs["init"] = digest_tensors(first_network(config, data)[0].state_dict())
     run = begin_artifact(out, "config.json", "run", inputs)
     wait_for_all(world_size)  # none may finish before all have looked
     if run.finished:
@@ -162,8 +180,8 @@ def train_classifier(
     mixed = mixed.to(device) if mixed else None
     val_images, val_labels = place_images(data.val.images, device), data.val.labels.to(device)
 
-    torch.manual_seed(fold_seed("weights", config.seed))
-    network = to_device(build_network(config.classifier, data), device)
+    network, network_name = first_network(config, data)
+    network = to_device(network, device).train()
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=config.lr,
@@ -262,13 +280,22 @@ def train_classifier(
     if config.select == "best":
         network.load_state_dict({k: v for k, v in best.items() if k != "accuracy"})
     if rank == 0:
-        save_classifier(network, config.classifier, data.image_shape, out)
+        save_classifier(network, network_name, data.image_shape, out)
         _write_predictions(network, data, out)
         leak = bool(source and mixed and source.trained_on != data.train.digest)
         run.finish(leak=leak, class_names=list(data.class_names))
         (out / "checkpoint.safetensors").unlink(missing_ok=True)
     wait_for_all(world_size)
     return out
+
+
+def first_network(config: TrainConfig, data: Dataset) -> tuple[Classifier, str]:
+    """Return the network that training starts from, and what it can be built from again."""
+    torch.manual_seed(fold_seed("weights", config.seed))
+    if not config.init:
+        return build_network(config.classifier, data), config.classifier
+    named, default = (config.init_mean, config.init_std), data.train.channel_stats()
+    return initial_classifier(config.init, data.num_classes, data.image_shape, named, default)
 
 
 def build_network(name: str, data: Dataset) -> Classifier:

@@ -1,0 +1,32 @@
+"""Where training starts from, if not from new weights."""
+
+from pathlib import Path
+
+from semmix._errors import SemmixError
+from semmix.classifiers._base import Classifier
+from semmix.classifiers.foreign import Statistics, checked, foreign_classifier, is_foreign
+from semmix.classifiers.saved import load_classifier, saved_name
+
+
+def initial_classifier(
+    init: str,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    named: Statistics,
+    default: Statistics,
+) -> tuple[Classifier, str]:
+    """Return a network, ready to predict, and the name under which it can be built again.
+
+    `init` is the folder of a run, an exported program (.pt2), or package.module:name of the user's
+    own network. How images are normalised: see `foreign_classifier`; a run's network knows it.
+    """
+    if Path(init).is_dir():
+        if any(named):
+            fix = "leave out --init-mean and --init-std"
+            raise SemmixError("a run's network normalises by itself", named, fix)
+        network, _ = load_classifier(init)
+        return checked(network, num_classes, image_shape, init), saved_name(init)
+    if is_foreign(init):
+        return foreign_classifier(init, num_classes, image_shape, named, default), init
+    fix = "name the folder of a run, an exported program (.pt2) or package.module:name"
+    raise SemmixError("cannot start from this", repr(init), fix)
