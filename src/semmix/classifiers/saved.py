@@ -52,6 +52,15 @@ def load_classifier(folder: str | Path) -> tuple[Classifier, str]:
     return network.eval(), digest_tensors(tensors)
 
 
+def copy_classifier(folder: Path, to: Path) -> list[str]:
+    """Copy a trained network to another folder; return the names of its files."""
+    names = [name for name in (SAVED_PROGRAM, WEIGHTS) if (folder / name).exists()]
+    for name in names:
+        with whole_file(to / name) as temporary:
+            shutil.copyfile(folder / name, temporary)
+    return names
+
+
 def saved_name(folder: str | Path) -> str:
     """Return what the network in a folder is built from: a name of ours, or the user's."""
     return _read(folder)[0]["classifier"]

@@ -15,9 +15,9 @@ from typing import Any
 from semmix import __version__
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
-from semmix._files import digest_file, write_bytes
+from semmix._files import digest_file
 from semmix._progress import say
-from semmix.classifiers.saved import WEIGHTS, load_classifier, saved_image_shape
+from semmix.classifiers.saved import copy_classifier, load_classifier, saved_image_shape
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.card import write_card
 from semmix.deploy.measured import measure_answers
@@ -52,10 +52,10 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
         return out
 
     rules, shape = learn_rules(trained), saved_image_shape(run)
-    write_bytes(out / WEIGHTS, (run / WEIGHTS).read_bytes())
+    copied = copy_classifier(run, out)
     calibrated = CalibratedNetwork(network, rules.temperature).eval()
     difference = write_programs(calibrated, shape, out, onnx)
-    written = [WEIGHTS, "model.pt2", *(["model.onnx"] if onnx else [])]
+    written = [*copied, "model.pt2", *(["model.onnx"] if onnx else [])]
     facts = {
         "semmix": __version__,
         "image_shape": list(shape),
