@@ -9,7 +9,8 @@ from tyro.conf import Positional
 from semmix._progress import say
 from semmix.datasets.catalog import CATALOG, Entry, find_entry, read_source, verify_parts
 from semmix.datasets.download import fetch
-from semmix.datasets.folder import check_folder, looks_like_folder
+from semmix.datasets.folder import check_folder
+from semmix.datasets.listing import looks_like_path
 from semmix.datasets.store import data_root, is_stored, load_parts, save_parts
 
 
@@ -101,7 +102,7 @@ def _import(entry: Entry, source: Path, root: Path) -> Path:
 
 def check_data(config: DataCheckConfig) -> int:
     """Return the exit status: 0 if all is well, 1 if files of the folder cannot be used."""
-    if config.name not in CATALOG and looks_like_folder(config.name):
+    if config.name not in CATALOG and looks_like_path(config.name):
         report = check_folder(Path(config.name))
         say("\n".join(report.lines()))
         return 1 if report.skipped or not report.num_images else 0

@@ -1,10 +1,6 @@
-"""Any folder of images, with a report of every file that could not be used.
-
-The folder holds one folder per class (`cat/1.png`), or `train`, `val` and `test` folders of those.
-"""
+"""Any folder or table of images, with a report of every file that could not be used."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,26 +12,34 @@ import torch
 from semmix._errors import SemmixError
 from semmix._progress import progress
 from semmix.datasets.dataset import Dataset, Parts, Split
+from semmix.datasets.duplicates import Duplicates, find_duplicates
 from semmix.datasets.folder_report import LISTED_PER_KIND, FolderReport, Problem
 from semmix.datasets.images import SUFFIXES, BadImageError, read_picture, read_pixels
-from semmix.datasets.splitting import split_parts, stratified_order
+from semmix.datasets.listing import PARTS, ImageFile, list_images, name_of
+from semmix.datasets.splitting import VAL_FRACTION, hold_out
 from semmix.datasets.streamed import StreamedImages
 
-PARTS = ("train", "val", "test")
 HELD_OUT = 0.15  # of an undivided folder, for val and for test each
 MAX_TOTAL_BYTES = 8 * 2**30
 
 
-def looks_like_folder(name: str | Path) -> bool:
-    """Return whether `name` is meant as a path rather than as the name of a data set."""
-    return Path(name).is_dir() or os.sep in str(name)
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """All usable images of a folder, each with its file, and the report on the others."""
 
+    images: Split
+    files: list[ImageFile]
+    class_names: tuple[str, ...]
+    report: FolderReport
 
-@dataclass(frozen=True)
-class _File:
-    part: str  # "" where the folder is not divided
-    class_name: str
-    path: Path
+    def rows(self, part: str) -> torch.Tensor:
+        """Return which images belong to a part of the folder's own."""
+        return torch.tensor([file.part == part for file in self.files]).nonzero().squeeze(1)
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts the folder itself has; [""] where it is not divided."""
+        return list(dict.fromkeys(file.part for file in self.files))
 
 
 def load_folder(
@@ -51,31 +55,54 @@ def load_folder(
     Images that take more than `max_resident_gib` stay in their files; none of those may be damaged.
     """
     if max_resident_gib is None:
-        parts, report = read_folder(folder, size, strict)
+        found = gather(folder, size, strict)
     elif _decoded_bytes(folder, size) <= max_resident_gib * 2**30:
-        parts, report = read_folder(folder, size, strict, int(max_resident_gib * 2**30))
+        found = gather(folder, size, strict, int(max_resident_gib * 2**30))
     else:
-        parts, report = stream_folder(folder, size)
-    if not parts.splits.keys() & {"", "train"}:
-        raise SemmixError("no usable training image", folder, "run semmix data check on it")
-    splits = _split_folder(parts.splits, protocol, seed)
-    dataset = Dataset(folder.resolve().name, parts.class_names, *splits)
+        found = gather_streamed(folder, size)
+    rows = divide(found, find_duplicates(found.images), protocol, seed)
+    return as_dataset(found, rows), found.report
+
+
+def divide(
+    found: Gathered, duplicates: Duplicates, protocol: str = "code", seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Return the rows of train, val and test; copies of an image are never on two sides.
+
+    A folder's own parts are used as they are; where there is only one beside train, it is the test
+    part, and the protocol says where val comes from.
+    """
+    own = {part: found.rows(part) for part in found.parts}
+    if not own.keys() & {"", "train"}:
+        fix = "run semmix data check on it"
+        raise SemmixError("no usable training image", found.report.folder, fix)
+    if all(name in own for name in PARTS):
+        return {name: own[name] for name in PARTS}
+
+    def held_out_of(rows: torch.Tensor, nums: list[int], share: float) -> list[torch.Tensor]:
+        groups = duplicates.near[rows]
+        return [rows[k] for k in hold_out(found.images.select(rows), groups, nums, seed, share)]
+
+    other = own.get("test", own.get("val"))
+    if other is None:
+        (every,) = own.values()
+        num_held = round(HELD_OUT * len(every))
+        val, test, train = held_out_of(every, [num_held, num_held], 0.5)
+    elif protocol == "code":
+        test, num_val = other, round(VAL_FRACTION * len(own["train"]))
+        val, train = held_out_of(own["train"], [num_val], 0.5)
+    else:
+        train = own["train"]
+        val, test = held_out_of(other, [len(other) // 2], 1.0)
+    return {"train": train, "val": val, "test": test}
+
+
+def as_dataset(found: Gathered, rows: dict[str, torch.Tensor]) -> Dataset:
+    """Return the images in their splits; every split and, in train, every class needs one."""
+    splits = {name: found.images.select(rows[name]) for name in PARTS}
+    dataset = Dataset(name_of(found.report.folder), found.class_names, **splits)
     _check_splits(dataset)
-    return dataset, report
-
-
-def _split_folder(parts: dict[str, Split], protocol: str, seed: int) -> tuple[Split, Split, Split]:
-    """Use the folder's own parts; where there is only one beside train, it is the test part."""
-    if all(name in parts for name in PARTS):
-        return parts["train"], parts["val"], parts["test"]
-    held_out = parts.get("test") or parts.get("val")
-    if held_out is not None:
-        return split_parts(parts["train"], held_out, protocol, seed, stratified=True)
-    (every,) = parts.values()
-    num_held = round(HELD_OUT * len(every))
-    order = stratified_order(every, seed)
-    val, test, train = order.tensor_split([num_held, 2 * num_held])
-    return every.select(train), every.select(val), every.select(test)
+    return dataset
 
 
 def _check_splits(dataset: Dataset) -> None:
@@ -94,14 +121,21 @@ def _check_splits(dataset: Dataset) -> None:
         )
 
 
-def read_folder(
+def read_folder(folder: Path, strict: bool = False) -> tuple[Parts, FolderReport]:
+    """Return the folder's own parts (one named "" if undivided) and the report."""
+    found = gather(folder, strict=strict)
+    splits = {part: found.images.select(found.rows(part)) for part in found.parts}
+    return Parts(splits, found.class_names), found.report
+
+
+def gather(
     folder: Path, size: int | None = None, strict: bool = False, max_bytes: int | None = None
-) -> tuple[Parts, FolderReport]:
-    """Return the folder's parts (one named "" if undivided) and the report."""
+) -> Gathered:
+    """Return all usable images under `folder`, or of a table, in memory."""
     report = FolderReport(Path(folder))
     max_bytes = MAX_TOTAL_BYTES if max_bytes is None else max_bytes
     pixels: list[np.ndarray] = []
-    files: list[_File] = []
+    files: list[ImageFile] = []
     for file, image in _read_images(report, size):
         _check_fits(file, image, files, pixels, max_bytes)
         files.append(file)
@@ -118,28 +152,33 @@ def read_folder(
             "\n  ".join(report.lines()),
             f"it must hold one folder per class with {', '.join(SUFFIXES)} files",
         )
-    class_names = tuple(sorted({file.class_name for file in files}))
-    return Parts(_stack_parts(files, pixels, class_names), class_names), report
+    return _gathered(_stack(pixels), files, report)
 
 
-def stream_folder(folder: Path, size: int | None = None) -> tuple[Parts, FolderReport]:
-    """Return the folder's parts with all images still in their files, and an empty report."""
+def gather_streamed(folder: Path, size: int | None = None) -> Gathered:
+    """Return all images with their pixels still in their files, and an empty report."""
     report = FolderReport(Path(folder))
-    files = list(_list_files(report))
+    files = list_images(report)
     images = StreamedImages([file.path for file in files], _common_shape(files, size), size)
-    class_names = tuple(sorted({file.class_name for file in files}))
     # It offers what splits and training use of a tensor.
-    return Parts(_divide(files, cast(torch.Tensor, images), class_names), class_names), report
+    return _gathered(cast(torch.Tensor, images), files, report)
+
+
+def _gathered(images: torch.Tensor, files: list[ImageFile], report: FolderReport) -> Gathered:
+    class_names = tuple(sorted({file.class_name for file in files}))
+    label_of = {name: label for label, name in enumerate(class_names)}
+    labels = torch.tensor([label_of[file.class_name] for file in files])
+    return Gathered(Split(images, labels), files, class_names, report)
 
 
 def _decoded_bytes(folder: Path, size: int | None) -> int:
     """Return how much memory the images need if all are like the first one that can be read."""
-    files = list(_list_files(FolderReport(Path(folder))))
+    files = list_images(FolderReport(Path(folder)))
     first = next(_readable(files, size), None)
     return 0 if first is None else len(files) * first.nbytes
 
 
-def _common_shape(files: list[_File], size: int | None) -> tuple[int, int, int]:
+def _common_shape(files: list[ImageFile], size: int | None) -> tuple[int, int, int]:
     """Return channels, height and width; grey stays grey if all are."""
     channels = height = width = 0
     for image in _readable(files, size):
@@ -149,7 +188,7 @@ def _common_shape(files: list[_File], size: int | None) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _readable(files: list[_File], size: int | None) -> Iterator[np.ndarray]:
+def _readable(files: list[ImageFile], size: int | None) -> Iterator[np.ndarray]:
     for file in files:
         with contextlib.suppress(BadImageError):
             yield read_pixels(file.path, size)
@@ -163,64 +202,28 @@ def check_folder(folder: Path) -> FolderReport:
     return report
 
 
-def _read_images(report: FolderReport, size: int | None) -> Iterator[tuple[_File, np.ndarray]]:
-    files = list(_list_files(report))
+def _read_images(report: FolderReport, size: int | None) -> Iterator[tuple[ImageFile, np.ndarray]]:
+    files = list_images(report)
     with progress(f"reading {report.folder.name}", len(files)) as bar:
         for file in files:
             bar.advance()
-            name = _printable(file.path.relative_to(report.folder))
             try:
                 picture = read_picture(file.path, size)
             except BadImageError as bad:
-                report.problems.append(Problem(name, bad.kind, bad.detail))
+                report.problems.append(Problem(file.name, bad.kind, bad.detail))
                 continue
-            report.problems += [Problem(name, "warning", text) for text in picture.warnings]
+            report.problems += [Problem(file.name, "warning", text) for text in picture.warnings]
             report.num_images[file.part, file.class_name] += 1
-            report.sizes[picture.pixels.shape[1], picture.pixels.shape[0]] += 1
+            report.sizes[picture.stored_size] += 1
             yield file, picture.pixels
 
 
-def _list_files(report: FolderReport) -> Iterator[_File]:
-    if not report.folder.is_dir():
-        raise SemmixError("no such folder", report.folder, "check the path")
-    for part, base in _part_folders(report).items():
-        for class_folder in _subfolders(report, base):
-            for path in _entries(report, class_folder):
-                if path.suffix.lower() in SUFFIXES:
-                    yield _File(part, _printable(class_folder.name), path)
-                elif not path.is_dir() and not path.name.startswith("."):
-                    report.ignored.append(_printable(path.relative_to(report.folder)))
-
-
-def _part_folders(report: FolderReport) -> dict[str, Path]:
-    folder = report.folder
-    # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
-    if not (folder / "train").is_dir() or not _subfolders(report, folder / "train"):
-        return {"": folder}
-    return {part: folder / part for part in PARTS if (folder / part).is_dir()}
-
-
-def _subfolders(report: FolderReport, folder: Path) -> list[Path]:
-    entries = _entries(report, folder)
-    return [path for path in entries if path.is_dir() and not path.name.startswith((".", "__"))]
-
-
-def _entries(report: FolderReport, folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError as error:
-        name = _printable(folder.relative_to(report.folder))
-        report.problems.append(Problem(name, "unreadable", error.strerror or str(error)))
-        return []
-
-
-def _printable(path: Path | str) -> str:
-    """Return the path as valid text, even where its bytes are not."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def _check_fits(
-    file: _File, image: np.ndarray, files: list[_File], pixels: list[np.ndarray], max_bytes: int
+    file: ImageFile,
+    image: np.ndarray,
+    files: list[ImageFile],
+    pixels: list[np.ndarray],
+    max_bytes: int,
 ) -> None:
     height, width = image.shape[:2]
     if pixels and pixels[0].shape[:2] != (height, width):
@@ -239,25 +242,11 @@ def _check_fits(
         )
 
 
-def _stack_parts(
-    files: list[_File], pixels: list[np.ndarray], class_names: tuple[str, ...]
-) -> dict[str, Split]:
-    channels = max(image.shape[2] for image in pixels)  # grey stays grey if all are
+def _stack(pixels: list[np.ndarray]) -> torch.Tensor:
+    """Return the images as one tensor uint8 [N, C, H, W]; grey stays grey if all are."""
+    channels = max(image.shape[2] for image in pixels)
     height, width = pixels[0].shape[:2]
     images = torch.empty(len(pixels), channels, height, width, dtype=torch.uint8)
     for row, image in enumerate(pixels):
         images[row] = torch.from_numpy(image.copy()).permute(2, 0, 1)  # one channel fills three
-    return _divide(files, images, class_names)
-
-
-def _divide(
-    files: list[_File], images: torch.Tensor, class_names: tuple[str, ...]
-) -> dict[str, Split]:
-    label_of = {name: label for label, name in enumerate(class_names)}
-    labels = torch.tensor([label_of[file.class_name] for file in files])
-    names = [file.part for file in files]
-    every = Split(images, labels)
-    if len(set(names)) == 1:
-        return {names[0]: every}
-    belongs = {part: [name == part for name in names] for part in dict.fromkeys(names)}
-    return {part: every.select(torch.tensor(mask)) for part, mask in belongs.items()}
+    return images

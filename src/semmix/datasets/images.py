@@ -3,7 +3,7 @@
 import io
 import stat
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,10 @@ class BadImageError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """The pixels of one file, and what Pillow warned of while reading it."""
+    """The pixels of one file, its size as stored, and what Pillow warned of while reading it."""
 
     pixels: np.ndarray  # uint8 [H, W, 1 or 3]
+    stored_size: tuple[int, int]  # width, height
     warnings: list[str] = field(default_factory=list)
 
 
@@ -40,13 +41,19 @@ def decode_picture(data: bytes, size: int | None = None) -> Picture:
     """Return the picture in the bytes of a PNG, JPEG or WebP file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        pixels = _decode_or_name_fault(data, size)
-    return Picture(pixels, [str(warning.message) for warning in caught])
+        picture = _decode_or_name_fault(data, size)
+    return replace(picture, warnings=[str(warning.message) for warning in caught])
 
 
 def read_pixels(path: Path, size: int | None = None) -> np.ndarray:
     """Return the pixels in `path` alone; unlike catching warnings, this works in threads."""
-    return _decode_or_name_fault(_read_file(path), size)
+    return _decode_or_name_fault(_read_file(path), size).pixels
+
+
+def read_stored_size(path: Path) -> tuple[int, int]:
+    """Return width and height from the header alone."""
+    with Image.open(path, formats=FORMATS) as image:
+        return image.size
 
 
 def _read_file(path: Path) -> bytes:
@@ -61,7 +68,7 @@ def _read_file(path: Path) -> bytes:
         raise BadImageError("unreadable", error.strerror or str(error)) from error
 
 
-def _decode_or_name_fault(data: bytes, size: int | None) -> np.ndarray:
+def _decode_or_name_fault(data: bytes, size: int | None) -> Picture:
     try:
         return _decode(data, size)
     except BadImageError:
@@ -75,11 +82,12 @@ def _decode_or_name_fault(data: bytes, size: int | None) -> np.ndarray:
         raise BadImageError(kind, detail) from error
 
 
-def _decode(data: bytes, size: int | None) -> np.ndarray:
+def _decode(data: bytes, size: int | None) -> Picture:
     if not data:
         raise BadImageError("empty", "0 bytes")
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         _check_header(image)
+        stored_size = image.size
         if size:  # lets a JPEG decoder skip detail nobody will see
             image.draft(None, (2 * size, 2 * size))
         image.load()
@@ -88,7 +96,7 @@ def _decode(data: bytes, size: int | None) -> np.ndarray:
     if size:
         plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
     pixels = np.asarray(plain)
-    return pixels[..., None] if pixels.ndim == 2 else pixels
+    return Picture(pixels[..., None] if pixels.ndim == 2 else pixels, stored_size)
 
 
 def _check_header(image: Image.Image) -> None:

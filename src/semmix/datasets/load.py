@@ -3,14 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+from semmix._artifact import open_artifact
 from semmix._errors import SemmixError, unknown_name
 from semmix._progress import say
 from semmix.datasets.catalog import CATALOG, Entry
 from semmix.datasets.dataset import Dataset
 from semmix.datasets.digits import load_digits
-from semmix.datasets.folder import load_folder, looks_like_folder
+from semmix.datasets.folder import load_folder
+from semmix.datasets.listing import PARTS, looks_like_path
 from semmix.datasets.splitting import PROTOCOLS, long_tail, split_parts, take
-from semmix.datasets.store import data_root, load_parts
+from semmix.datasets.store import KIND, MANIFEST, data_root, load_parts
+
+KEPT_FILES = (MANIFEST, *(f"{part}.safetensors" for part in PARTS))
+"""What a folder of images holds that `semmix fit` has read, split and kept."""
 
 
 def list_datasets() -> list[str]:
@@ -75,6 +80,13 @@ def _load_stored(entry: Entry, root: Path, protocol: str, seed: int) -> Dataset:
     return Dataset(entry.name, parts.class_names, *splits)
 
 
+def _load_kept(folder: Path) -> Dataset:
+    """Return what `semmix fit` made of a folder of images: its splits are decided."""
+    manifest = open_artifact(folder, MANIFEST, KIND).manifest
+    parts = load_parts(folder.name, folder.parent)
+    return Dataset(manifest["source"], parts.class_names, **parts.splits)
+
+
 def _load_folder(
     path: str | Path,
     size: int | None,
@@ -83,8 +95,10 @@ def _load_folder(
     strict: bool,
     max_resident_gib: float | None,
 ) -> Dataset:
-    if not looks_like_folder(path):
+    if not looks_like_path(path):
         raise unknown_name("data set", str(path), list_datasets())
+    if all((Path(path) / name).exists() for name in KEPT_FILES):
+        return _load_kept(Path(path))
     dataset, report = load_folder(Path(path), size, protocol, seed, strict, max_resident_gib)
     if report.problems:
         say("\n".join(report.lines()))

@@ -5,6 +5,9 @@ order in which they arrived or on a library's random stream: the same data set, 
 route, is always split the same way.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+
 import torch
 
 from semmix._errors import SemmixError
@@ -49,6 +52,40 @@ def split_parts(
     half = len(test) // 2
     whole = train.select(seeded_order(train, seed))
     return whole, test.select(shuffled[:half]), test.select(shuffled[half:])
+
+
+def hold_out(
+    split: Split, groups: torch.Tensor, nums: Sequence[int], seed: int, largest_share: float = 0.5
+) -> list[torch.Tensor]:
+    """Return the rows of parts of `nums` images, the classes in their proportions, then the rest.
+
+    Images of one group stay together; where a group does not fit, a part may stay a little smaller.
+    Without groups the parts are the beginning of `stratified_order`.
+
+    Args:
+        split: The images.
+        groups: int64 [N]; images with the same number are copies of each other.
+        nums: Wanted sizes.
+        seed: Of the split.
+        largest_share: At most this share of a class leaves the rest.
+    """
+    order = stratified_order(split, seed)
+    labels, names = split.labels.tolist(), groups.tolist()
+    members: dict[int, list[int]] = {}
+    for row, name in enumerate(names):
+        members.setdefault(name, []).append(labels[row])
+    room, part_of = list(nums), {}
+    spare = {k: largest_share * n for k, n in Counter(labels).items()}
+    for name in dict.fromkeys(names[row] for row in order.tolist()):
+        held = Counter(members[name])
+        fitting = [k for k, free in enumerate(room) if held.total() <= free]
+        if fitting and all(n <= spare[label] for label, n in held.items()):
+            part_of[name] = fitting[0]
+            room[fitting[0]] -= held.total()
+            for label, n in held.items():
+                spare[label] -= n
+    parts = torch.tensor([part_of.get(names[row], len(nums)) for row in order.tolist()])
+    return [order[parts == k] for k in range(len(nums) + 1)]
 
 
 def take(split: Split, size: int, seed: int) -> Split:

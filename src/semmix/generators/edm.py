@@ -91,6 +91,22 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # 22.2 M at 32 x 32
     "compact32": {"model_channels": 96, "channel_mult": (1, 2, 2, 2), "num_blocks": 2},
+    # the same for larger images: 17.6 M at 64 x 64, 17.9 M at 128 x 128
+    "compact64": {"model_channels": 64, "channel_mult": (1, 2, 3, 4), "num_blocks": 2},
+    "compact128": {"model_channels": 64, "channel_mult": (1, 1, 2, 3, 4), "num_blocks": 2},
+    # for CPUs: 0.7 M at 32 x 32, 1.2 M at 64 x 64 and 128 x 128
+    "cpu32": {
+        "model_channels": 16, "channel_mult": (1, 2, 4), "num_blocks": 1, "attn_resolutions": (8,),
+        "dropout": 0.1,
+    },
+    "cpu64": {
+        "model_channels": 16, "channel_mult": (1, 2, 4, 4), "num_blocks": 1,
+        "attn_resolutions": (8,), "dropout": 0.1,
+    },
+    "cpu128": {
+        "model_channels": 8, "channel_mult": (1, 2, 4, 8, 8), "num_blocks": 1,
+        "attn_resolutions": (8,), "dropout": 0.1,
+    },
     # the official networks: 55.7 M, 56.4 M (32 x 32) and 295.9 M (64 x 64)
     "edm-vp": {"augment_dim": 9, "dropout": 0.13},
     "edm-ve": {

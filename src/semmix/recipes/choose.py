@@ -1,23 +1,77 @@
-"""Which recipe `semmix fit` starts from: it depends on the data set."""
+"""Which recipe `semmix fit` starts from: it depends on the images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import tyro
+
+from semmix._errors import SemmixError
+from semmix._progress import say
+from semmix.datasets.listing import looks_like_path
 from semmix.recipes.digits import digits
 from semmix.recipes.fit import FitConfig, fit
-from semmix.recipes.images import images
+from semmix.recipes.images import images, own_images, planned
 
 __all__ = ["FitConfig", "fit", "recipe_for"]
 
+HELP = ("-h", "--help")
+SHORT_HELP = """\
+usage: semmix fit IMAGES [options]
+
+Teach a classifier your images, and to say how sure it really is. It looks at the images, says what
+is wrong with them, makes a plan that fits your time, follows it, and leaves a report and a model.
+
+IMAGES is one of
+  a folder            photos/cat/1.jpg, photos/dog/7.png: one folder for each class;
+                      or photos/train/cat/1.jpg, photos/test/... if you have divided them yourself
+  a .csv or .jsonl    a row for each image: path (relative to the file), label, perhaps split
+  a known data set    digits (the demo), cifar10, ...: see semmix data list
+
+the options you may want
+  --minutes 30        how long it may take: a plan for less time trains smaller networks for less
+  --quality good      draft (5 minutes, to see that it works), good (30) or best (180)
+  --out runs/photos   where everything goes
+  --size 32           pixels of a side at which images are learned: 32, 64 or 128
+  --device cpu        auto takes the GPU where there is one
+  --seeds 3           how often each method is trained: several show what is chance
+  --strict            stop if a file cannot be used, rather than leave it out
+
+Stop it whenever you like with Ctrl-C: the same command goes on where it was.
+
+  semmix fit photos --quality draft         try it
+  semmix predict runs/photos/model *.jpg    use what came out
+
+semmix fit IMAGES --help shows every setting of every stage."""
+
 
 def recipe_for(arguments: Sequence[str]) -> FitConfig:
-    """Return the recipe of the data set that the arguments begin with; the demo's without one.
+    """Return the recipe of the images that the arguments begin with; the demo's without any.
+
+    For images of one's own that is a plan, so they are looked at here.
 
     >>> recipe_for(["digits", "--seeds", "2"]).train.classifier
     'small'
     >>> recipe_for(["cifar10"]).train.classifier
     'resnet18'
     """
+    if any(word in HELP for word in arguments[:1]):
+        say(SHORT_HELP)
+        raise SystemExit(0)
     named = next(iter(arguments), "digits")
-    return digits() if named == "digits" or named.startswith("-") else images(named)
+    if named == "digits" or named.startswith("-"):
+        return _unplanned(digits(), arguments)
+    if not looks_like_path(named):
+        return _unplanned(images(named), arguments)
+    recipe = own_images(named)
+    if any(word in HELP for word in arguments):
+        return recipe
+    return planned(tyro.cli(FitConfig, prog="semmix fit", args=list(arguments), default=recipe))
+
+
+def _unplanned(recipe: FitConfig, arguments: Sequence[str]) -> FitConfig:
+    for option in ("--minutes", "--quality"):
+        if any(word.split("=")[0] == option for word in arguments):
+            fix = f"leave it out, or set the stages: semmix fit {recipe.data.dataset} --help"
+            raise SemmixError(f"{option} plans for images of your own", recipe.data.dataset, fix)
+    return recipe

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
+import torch
+from safetensors.torch import load_file
 from tyro.conf import OmitArgPrefixes
 
 from semmix._device import pick_device
@@ -13,17 +16,24 @@ from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.datasets import Dataset
 from semmix.datasets.config import DatasetConfig
+from semmix.datasets.listing import looks_like_path
 from semmix.encoders import load_encoder
 from semmix.generators import load_generator
 from semmix.methods import method_class
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
+from semmix.recipes.pairs import confused_pairs
+from semmix.recipes.planning import Quality
+from semmix.recipes.prepare import IMAGES
+from semmix.recipes.ship import best_run, closing_words, ship
 from semmix.report import aggregate, open_gallery, write_report
 from semmix.report.tables import render_text
 from semmix.sampling.mix import MixConfig, make_mixsets
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
 from semmix.training.mixed import MixedSource, load_mixed
+
+Stage = TypeVar("Stage", GeneratorConfig, TrainConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +44,22 @@ class FitConfig:
     """The images."""
     out: Path = Path("runs/fit")
     """Folder of everything; run the same command again to go on after a stop."""
+    minutes: float | None = None
+    """How long all of it may take, for images of your own; by default what the quality says."""
+    quality: Quality = "good"
+    """For images of your own: draft (5 minutes), good (30) or best (180)."""
+    device: str = "auto"
+    """Where all stages run that name no device themselves: auto, cpu or cuda."""
     methods: tuple[str, ...] = ("ce", "csm")
     """Methods to compare; the first is the baseline."""
     seeds: int = 3
     """Trainings of each method."""
     sets_per_pair: int = 20
     """Mixed sets for each pair of classes."""
+    partners: int | None = None
+    """Mix each class only with so many others, those it is confused with most; all by default."""
+    even_out: bool = False
+    """Show the generator rare classes more often, by the root of how rare they are."""
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
     """The generator and how it is trained."""
     sets_per_shard: int = 1024
@@ -56,71 +76,106 @@ class FitConfig:
             seen = f"methods={self.methods}, seeds={self.seeds}, sets_per_pair={self.sets_per_pair}"
             raise SemmixError("nothing to fit", seen, "one method, seed and set at least")
 
+    @property
+    def mixes(self) -> bool:
+        """Whether a method learns from mixed sets; a misspelt one must not cost an hour."""
+        return sum(method_class(name).num_mixed for name in self.methods) > 0
+
 
 def fit(config: FitConfig) -> Path:
     """Walk the path and return the report's file; what is finished already is not done again."""
-    out = config.out
-    for name in config.methods:
-        method_class(name)  # a misspelt name must not cost an hour of generator training
-    data = config.data.load()
+    mixes = config.mixes
+    data = load_images(config)
     counts = ", ".join(f"{len(split)} {name}" for name, split in data.splits.items())
     say(f"{data.name}: {data.num_classes} classes, {counts} images")
 
-    train_generator(
-        data.train.images,
-        data.train.labels,
-        data.num_classes,
-        data.train.digest,
-        config.generator,
-        out / "generator",
-        held_out=(data.val.images, data.val.labels),
-    )
-    store = _mix(config, data)
-
     # A plain network reads the mixed images back: like the generator, it knows the training split
     # alone. It is also the first run of cross-entropy.
-    encoder = train_run(config, data, "ce", 0, None)
-    notes = _annotate(config, data, store, encoder)
-    source = load_mixed(store.folder, notes.artifact.folder)
+    source = gallery = None
+    if mixes:
+        plain = train_run(config, data, "ce", 0, None)
+        draw_images(config, data)
+        store = _mix(config, data, plain)
+        notes = _annotate(config, data, store, plain)
+        source = load_mixed(store.folder, notes.artifact.folder)
+        gallery = open_gallery(store.folder, notes.artifact.folder)
     runs = [
         train_run(config, data, name, seed, source)
         for name in config.methods
         for seed in range(config.seeds)
     ]
 
-    gallery = open_gallery(store.folder, notes.artifact.folder)
     report = write_report(
         runs,
-        out / "report.html",
+        config.out / "report.html",
         title=f"semmix on {data.name}",
         class_names=data.class_names,
         gallery=gallery,
         baseline=config.methods[0],
     )
     say(render_text(aggregate(runs, baseline=config.methods[0])))
+    best = best_run(runs)
+    say("\n".join(closing_words(best, ship(best, config.out / "model"))))
     say(f"report: {report}")
     return report
+
+
+def load_images(config: FitConfig) -> Dataset:
+    """Return the images: those that were made ready in `out`, or the data set by its name."""
+    ready = config.out / IMAGES
+    if looks_like_path(config.data.dataset) and ready.exists():
+        return replace(config.data, dataset=str(ready)).load()
+    return config.data.load()
+
+
+def draw_images(config: FitConfig, data: Dataset) -> Path:
+    """Train the generator on the training split; return its folder."""
+    images, labels = data.train.images, data.train.labels
+    if config.even_out:
+        counts = torch.bincount(labels, minlength=data.num_classes)
+        times = (counts.max() / counts.clamp(min=1)).sqrt().round().long()[labels]
+        images, labels = (t.repeat_interleave(times, dim=0) for t in (images, labels))
+    return train_generator(
+        images,
+        labels,
+        data.num_classes,
+        data.train.digest,
+        _on_device(config.generator, config),
+        config.out / "generator",
+        held_out=(data.val.images, data.val.labels),
+    )
 
 
 def train_run(
     config: FitConfig, data: Dataset, method: str, seed: int, source: MixedSource | None
 ) -> Path:
     """Train one method with one seed; return the run's folder."""
-    settings = replace(config.train, method=method, seed=seed)
+    settings = replace(_on_device(config.train, config), method=method, seed=seed)
     return train_classifier(data, settings, config.out / "runs" / f"{method}-{seed}", source)
 
 
-def _mix(config: FitConfig, data: Dataset) -> MixSets:
-    pairs = all_pairs(data.num_classes)
+def _on_device(stage: Stage, config: FitConfig) -> Stage:
+    """Return the settings of a stage, on the common device unless they name another."""
+    return replace(stage, device=config.device) if stage.device == "auto" else stage
+
+
+def _mix(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
+    if config.partners is None:
+        pairs = all_pairs(data.num_classes)
+    else:
+        answers = load_file(plain / "logits-val.safetensors")
+        pairs = confused_pairs(answers["logits"], answers["labels"], config.partners)
     plan = MixPlan(
         num_classes=data.num_classes, num_sets=config.sets_per_pair * len(pairs), pairs=pairs,
         sets_per_shard=config.sets_per_shard,
     )  # fmt: skip
-    generator = load_generator(config.out / "generator", config.train.device)
+    device = _on_device(config.train, config).device
+    generator = load_generator(config.out / "generator", device)
     return make_mixsets(generator, plan, config.sampler, config.out / "mixsets")
 
 
 def _annotate(config: FitConfig, data: Dataset, store: MixSets, run: Path) -> Annotation:
-    encoder = load_encoder(f"classifier:{run}", pick_device(config.train.device))
+    device = pick_device(_on_device(config.train, config).device)
+    encoder = load_encoder(f"classifier:{run}", device)
     out = config.out / "annotation"
     return annotate_mixsets(store, encoder, data.train, data.val, out, config.scale)

@@ -1,10 +1,26 @@
-"""Any other data set of small images: a compact diffusion model and a ResNet-18, for one GPU."""
+"""Other images than the demo's: a recipe for named data sets on one GPU, a plan for one's own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from semmix._artifact import begin_artifact
+from semmix._device import pick_device
+from semmix._progress import say
 from semmix.datasets.config import DatasetConfig
+from semmix.datasets.listing import name_of
 from semmix.recipes.fit import FitConfig
+from semmix.recipes.planning import Facts, Plan, candidates, choose_size, make_plan
+from semmix.recipes.prepare import Prepared, finding_lines, prepare, usual_side
+from semmix.recipes.speed import measure_speed
+from semmix.sampling.mix import MixConfig
+from semmix.training.classifier import TrainConfig
 from semmix.training.generator import GeneratorConfig
+
+PLAN = "plan.json"
 
 
 def images(dataset: str) -> FitConfig:
@@ -13,4 +29,62 @@ def images(dataset: str) -> FitConfig:
         data=DatasetConfig(dataset=dataset),
         generator=GeneratorConfig(network="compact32", minutes=25, flip=True),
         sets_per_pair=100,
+    )
+
+
+def own_images(source: str) -> FitConfig:
+    """Return what is known of one's own images before anybody has looked at them."""
+    out = Path("runs") / name_of(Path(source))
+    return FitConfig(data=DatasetConfig(dataset=source), out=out)
+
+
+def planned(asked: FitConfig) -> FitConfig:
+    """Return the recipe for one's own images: look at them, say what was found, make a plan.
+
+    The finding is kept as data.json, the plan as plan.json; who goes on later gets the same plan.
+    """
+    device = pick_device(asked.device)
+    on_gpu = device.type == "cuda"
+    size = choose_size(asked.data.size, usual_side(asked.data), on_gpu, asked.quality)
+    ready = prepare(asked.data, size, asked.out)
+    say("\n".join(["what was found:", *(f"  {line}" for line in finding_lines(ready.findings))]))
+
+    inputs = {"quality": asked.quality, "minutes": asked.minutes, "device": device.type,
+              "train": ready.dataset.train.digest}  # fmt: skip
+    artifact = begin_artifact(asked.out, PLAN, "plan", inputs)
+    if not artifact.finished:
+        artifact.finish(plan=plan_for(ready, asked, device).to_json())
+    plan = Plan(**artifact.manifest["plan"])
+    say("\n".join([plan.words[0], *(f"  {line}" for line in plan.words[1:])]))
+    say(f"everything is kept in {asked.out}; stop with Ctrl-C, the same command goes on")
+    return _recipe(plan, asked)
+
+
+def plan_for(ready: Prepared, asked: FitConfig, device: torch.device) -> Plan:
+    """Return the plan for these images on this device, after a short measurement."""
+    data, on_gpu = ready.dataset, device.type == "cuda"
+    facts = Facts(
+        num_train=len(data.train),
+        num_val=len(data.val),
+        class_counts=data.train.class_counts(data.num_classes),
+        size=data.image_shape[1],
+        may_mirror=ready.findings["quick_check"]["may_mirror"],
+        on_gpu=on_gpu,
+    )
+    networks = candidates(facts.size, on_gpu, asked.quality)
+    speed = measure_speed(data.image_shape, data.num_classes, *networks, device)
+    return make_plan(facts, speed, asked.quality, asked.minutes)
+
+
+def _recipe(plan: Plan, asked: FitConfig) -> FitConfig:
+    return replace(
+        asked,
+        methods=tuple(plan.methods),
+        seeds=plan.seeds,
+        sets_per_pair=plan.sets_per_pair,
+        partners=plan.partners,
+        even_out=plan.even_out,
+        generator=GeneratorConfig(**plan.generator),
+        sampler=MixConfig(**plan.sampler),
+        train=TrainConfig(**plan.train),
     )

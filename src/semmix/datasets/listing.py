@@ -1,0 +1,123 @@
+"""Which image files there are, of which class and part: from folders, or from a table of paths.
+
+A folder holds one folder per class (`cat/1.png`, `cat/2024/1.png`), or `train`, `val` and `test`
+folders of those. A table is a .csv or .jsonl file with a path and a label in every row.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from semmix._errors import SemmixError
+from semmix.datasets.folder_report import FolderReport, Problem
+from semmix.datasets.images import SUFFIXES
+from semmix.datasets.table import TABLE_SUFFIXES, read_table
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One file and what is known of it before it is read."""
+
+    part: str  # "" where the images are not divided
+    class_name: str
+    path: Path
+    name: str  # as people are shown it
+
+
+def looks_like_path(name: str | Path) -> bool:
+    """Return whether `name` is meant as a path rather than as the name of a data set."""
+    path = Path(name)
+    return path.is_dir() or os.sep in str(name) or path.suffix.lower() in TABLE_SUFFIXES
+
+
+def name_of(path: Path) -> str:
+    """Return what the images of a folder or a table are called."""
+    path = path.resolve()
+    return path.name if path.is_dir() else path.stem
+
+
+def list_images(report: FolderReport) -> list[ImageFile]:
+    """Return the files that `report.folder`, a folder or a table, names; they need not be sound."""
+    if report.folder.suffix.lower() in TABLE_SUFFIXES and not report.folder.is_dir():
+        return _listed_in_table(report.folder)
+    if not report.folder.is_dir():
+        fix = "check the path; a folder of class folders, or a .csv or .jsonl file, is wanted"
+        raise SemmixError("no such folder", report.folder, fix)
+    return list(_found_in_folder(report))
+
+
+def printable(path: Path | str) -> str:
+    """Return the path as valid text, even where its bytes are not."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _listed_in_table(table: Path) -> list[ImageFile]:
+    return [
+        ImageFile(row.part, row.label, table.parent / row.path, printable(row.path))
+        for row in read_table(table)
+    ]
+
+
+def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
+    parts = _part_folders(report)
+    visited = {_identity(folder) for folder in (report.folder, *parts.values())}
+    for part, base in parts.items():
+        for class_folder in _subfolders(report, base):
+            for path in _walk(report, class_folder, visited):
+                name = printable(path.relative_to(report.folder))
+                if path.suffix.lower() in SUFFIXES:
+                    yield ImageFile(part, printable(class_folder.name), path, name)
+                else:
+                    report.ignored.append(name)
+
+
+def _walk(report: FolderReport, folder: Path, visited: set[tuple[int, int]]) -> Iterator[Path]:
+    """Yield the files under `folder`; a folder reached again through a link is ignored."""
+    identity = _identity(folder)
+    if identity in visited:
+        report.ignored.append(printable(folder.relative_to(report.folder)))
+        return
+    visited.add(identity)
+    for path in _entries(report, folder):
+        if path.suffix.lower() not in SUFFIXES and path.is_dir():
+            if not _is_hidden(path):
+                yield from _walk(report, path, visited)
+        elif not path.name.startswith("."):
+            yield path
+
+
+def _part_folders(report: FolderReport) -> dict[str, Path]:
+    folder = report.folder
+    # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
+    if not (folder / "train").is_dir() or not _holds_class_folders(report, folder / "train"):
+        return {"": folder}
+    return {part: folder / part for part in PARTS if (folder / part).is_dir()}
+
+
+def _holds_class_folders(report: FolderReport, folder: Path) -> bool:
+    return bool(_subfolders(report, folder))
+
+
+def _subfolders(report: FolderReport, folder: Path) -> list[Path]:
+    return [path for path in _entries(report, folder) if path.is_dir() and not _is_hidden(path)]
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith((".", "__"))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _entries(report: FolderReport, folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        name = printable(folder.relative_to(report.folder))
+        report.problems.append(Problem(name, "unreadable", error.strerror or str(error)))
+        return []

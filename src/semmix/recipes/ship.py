@@ -1,0 +1,76 @@
+"""Which of the trained classifiers is shipped, and what its confidence is worth, in plain words."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+
+from semmix._files import read_json
+from semmix.calibration import TemperatureScaler, nll
+from semmix.classifiers.saved import load_classifier
+from semmix.deploy import can_write_onnx, export_model
+from semmix.deploy.model import MANIFEST
+from semmix.report import load_run
+from semmix.report.tables import METHOD_NAMES, percent
+
+SURE, UNSURE = 0.9, 0.6
+
+
+def best_run(runs: Sequence[Path]) -> Path:
+    """Return the run to ship: of the method that fits validation images best, the best seed.
+
+    Fit is the NLL after temperature scaling; the test images have no say, so they stay a test.
+    """
+    by_method: dict[str, dict[Path, float]] = defaultdict(dict)
+    for run in runs:
+        method = read_json(run / "config.json")["inputs"]["config"]["method"]
+        by_method[method][run] = validation_loss(run)
+    losses = min(by_method.values(), key=lambda losses: np.mean(list(losses.values())))
+    return min(losses, key=losses.__getitem__)
+
+
+def validation_loss(run: Path) -> float:
+    """Return a run's NLL on validation images after the temperature fitted to them."""
+    answers = load_file(run / "logits-val.safetensors")
+    scaler = TemperatureScaler().fit(answers["logits"], answers["labels"])
+    return float(nll(scaler.transform(answers["logits"]), answers["labels"]))
+
+
+def ship(run: Path, out: Path) -> Path:
+    """Write the run as a model folder; a model of another run there gives way to it."""
+    if (out / MANIFEST).exists():
+        made_from = read_json(out / MANIFEST)["inputs"]["weights"]
+        if made_from != load_classifier(run)[1]:
+            shutil.rmtree(out)
+    return export_model(run, out, onnx=can_write_onnx())
+
+
+def closing_words(run: Path, model: Path) -> list[str]:
+    """Return what the shipped model's confidence is worth on the test images, and how to use it."""
+    trained = load_run(run)
+    method = METHOD_NAMES.get(trained.settings["method"], trained.settings["method"])
+    answers = trained.after
+    claimed, right = percent(answers.confidence.mean()), percent(answers.correct.mean())
+    lines = [
+        f"the model is {method}, seed {trained.seed}: the best on the validation images",
+        f"on {len(answers.labels):,} test images it claims to be {claimed} sure on average and is "
+        f"right on {right}",
+        *_how_often_right(f"at least {SURE:.0%} sure", answers.correct[answers.confidence >= SURE]),
+        *_how_often_right(f"less than {UNSURE:.0%} sure",
+                          answers.correct[answers.confidence < UNSURE]),
+        f"use it: semmix predict {model} IMAGES",
+    ]  # fmt: skip
+    return lines
+
+
+def _how_often_right(when: str, correct: np.ndarray) -> list[str]:
+    if not len(correct):
+        return [f"it is never {when}"]
+    return [
+        f"where it is {when} ({len(correct):,} images) it is right on {percent(correct.mean())}"
+    ]
