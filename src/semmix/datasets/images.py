@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # GIF only to recognise what is misnamed
@@ -50,6 +50,11 @@ def read_pixels(path: Path, size: int | None = None) -> np.ndarray:
     return _decode_or_name_fault(_read_file(path), size).pixels
 
 
+def decode_pixels(data: bytes, size: int | None = None) -> np.ndarray:
+    """Return the pixels in the bytes of a file alone; this works in threads too."""
+    return _decode_or_name_fault(data, size).pixels
+
+
 def read_stored_size(path: Path) -> tuple[int, int]:
     """Return width and height from the header alone."""
     with Image.open(path, formats=FORMATS) as image:
@@ -75,6 +80,8 @@ def _decode_or_name_fault(data: bytes, size: int | None) -> Picture:
         raise
     except Image.DecompressionBombError as error:
         raise BadImageError("too large", str(error)) from error
+    except UnidentifiedImageError as error:
+        raise BadImageError("unreadable", "not an image file, or a damaged one") from error
     # Damaged files make Pillow's readers raise errors of nearly every type.
     except Exception as error:
         detail = str(error) or type(error).__name__
