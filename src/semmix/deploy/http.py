@@ -109,6 +109,7 @@ class _Connection:
         self.limits = server.limits
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self.head = Request("", "", {})
+        self.start: float | None = None  # when the head had arrived
         self.body = bytearray()
         self.held_bytes = 0  # of the present request and its answer
 
@@ -124,11 +125,12 @@ class _Connection:
 
     async def _turn(self) -> bool:
         """Take a request and answer it; return whether another may follow."""
-        start = time.monotonic()
+        self.head, self.start = Request("", "", {}), None
         response = await self._respond()
         if response is None:
             return False
-        self.server.service.count(self.head.path, response.status, time.monotonic() - start)
+        now = time.monotonic()
+        self.server.service.count(self.head.path, response.status, now - (self.start or now))
         self._hold(len(response.body))
         await asyncio.wait_for(self._send(response), self.limits.client_seconds)
         if self.http.our_state is h11.DONE and self.http.their_state is h11.DONE:
@@ -149,7 +151,6 @@ class _Connection:
 
     async def _exchange(self) -> Response | None:
         """Return the answer to the next request; None if there is none."""
-        self.head = Request("", "", {})
         self.server.receiving[self.task] = None
         try:
             self.server.make_room()
@@ -179,7 +180,7 @@ class _Connection:
                 await self._welcome_body()
                 self.http.receive_data(await self.reader.read(CHUNK))
             elif isinstance(event, h11.Request):
-                self.head = _head(event)
+                self.head, self.start = _head(event), time.monotonic()
                 self._check_length(int(self.head.headers.get("content-length", 0)))
                 self.server.service.check(self.head)
             elif isinstance(event, h11.Data):

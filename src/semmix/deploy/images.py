@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from semmix._errors import SemmixError
-from semmix.datasets.images import SUFFIXES, decode_picture, read_pixels
+from semmix.datasets.images import SUFFIXES, decode_pixels, read_pixels
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into grey
 
@@ -41,7 +41,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
 
 def decode_image(data: bytes, shape: tuple[int, int, int]) -> Tensor:
     """Return the image in the bytes of a file; like `read_image`."""
-    return fit_channels(decode_picture(data, shape[1]).pixels, shape[0])
+    return fit_channels(decode_pixels(data, shape[1]), shape[0])
 
 
 def fit_channels(pixels: np.ndarray, channels: int) -> Tensor:
@@ -59,8 +59,15 @@ def _expand(name: str) -> Iterator[Path]:
     elif path.exists() or not glob.has_magic(name):
         yield path
     else:
-        for match in sorted(glob.glob(name, recursive=True)):
-            yield from _expand(match)
+        yield from _matches(name)
+
+
+def _matches(pattern: str) -> Iterator[Path]:
+    """Yield what a glob finds, each file once however many links lead to it."""
+    found = sorted(glob.glob(pattern, recursive=True))
+    once = {os.path.realpath(match): match for match in reversed(found)}
+    for match in sorted(once.values()):
+        yield from _expand(match)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from dataclasses import fields
 from typing import Any
+
+from PIL import Image
 
 from semmix import __version__
 from semmix.deploy.bodies import FIELD, FORM, JSON
@@ -23,6 +27,10 @@ TYPES: dict[str, dict[str, Any]] = {
     "float": {"type": "number"},
     "bool": {"type": "boolean"},
     "list[str]": {"type": "array", "items": {"type": "string"}},
+}
+BASE64 = {
+    "contentEncoding": "base64",
+    "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
 }
 
 
@@ -88,7 +96,10 @@ def _predict(class_names: list[str], limits: Limits) -> dict[str, Any]:
         "requestBody": {
             "required": True,
             "content": {
-                JSON: {"schema": _object({FIELD: _files(limits, {"contentEncoding": "base64"})})},
+                JSON: {
+                    "schema": _object({FIELD: _files(limits, BASE64)}),
+                    "example": {FIELD: [_example_image()]},
+                },
                 FORM: {"schema": _object({FIELD: _files(limits, {"format": "binary"})})},
             },
         },
@@ -98,6 +109,13 @@ def _predict(class_names: list[str], limits: Limits) -> dict[str, Any]:
             **refused,
         },
     }
+
+
+def _example_image() -> str:
+    """Return a small grey PNG file in base64."""
+    buffer = io.BytesIO()
+    Image.new("L", (8, 8), 128).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def _files(limits: Limits, how: dict[str, str]) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""Model folders: complete, checked, honest, and usable without semmix."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from semmix import SemmixError
+from semmix._files import write_json
+from semmix.classifiers import classifier
+from semmix.cli import main
+from semmix.deploy import export_model, load_model
+from semmix.deploy.calibrated import CalibratedNetwork
+from semmix.deploy.images import read_image
+from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
+from semmix.deploy.rules import lower_bound
+
+
+def test_folder_holds_everything(model_folder):
+    names = {path.name for path in model_folder.iterdir()}
+    assert names == {
+        "model.json", "weights.safetensors", "model.onnx", "model.pt2", "README.md",
+        "reliability.png",
+    }  # fmt: skip
+    facts = json.loads((model_folder / "model.json").read_text())
+    assert facts["finished"]
+    assert facts["class_names"] == [str(k) for k in range(10)]
+    assert facts["image_shape"] == [1, 8, 8]
+    assert facts["opset"] == 18
+    accuracy = facts["metrics"]["acc"]
+    assert accuracy["low"] < accuracy["value"] < accuracy["high"] <= 1
+    assert set(facts["files"]) == {"weights.safetensors", "model.onnx", "model.pt2"}
+
+
+def test_onnx_takes_any_batch_of_raw_pixels(model_folder):
+    graph = onnx.load(model_folder / "model.onnx").graph
+    (images,) = graph.input
+    assert images.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    dims = images.type.tensor_type.shape.dim
+    assert [dim.dim_param or dim.dim_value for dim in dims] == ["batch", 1, 8, 8]
+    assert [output.name for output in graph.output] == ["probabilities", "logits", "ood_score"]
+
+
+def test_programs_agree_with_the_run_it_came_from(run, model_folder, digits):
+    """Against the logits that training wrote, not against the network that export built."""
+    stored = load_file(run / "logits-test.safetensors")["logits"]
+    temperature = json.loads((run / "metrics.json").read_text())["temperature"]
+    loaded = torch.export.load(model_folder / "model.pt2").module()
+    for program in (open_onnx(model_folder / "model.onnx"), loaded):
+        probs, logits, score = program(digits.test.images)
+        assert torch.allclose(logits, stored, atol=1e-4)
+        assert torch.allclose(probs, (stored / temperature).softmax(1), atol=1e-4)
+        assert torch.allclose(score, -stored.logsumexp(1), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+def test_larger_networks_export(name, tmp_path):
+    torch.manual_seed(0)
+    network = CalibratedNetwork(classifier(name, 4, 3, 8).eval(), 0.7).eval()
+    assert write_programs(network, (3, 8, 8), tmp_path, onnx=True) < 1e-4
+
+
+def test_a_program_that_disagrees_is_refused(model):
+    other = CalibratedNetwork(model.network.network, 1.01 * model.rules.temperature).eval()
+    with pytest.raises(SemmixError, match="disagrees with PyTorch on probabilities"):
+        check_program("model.onnx", other, model.network, model.image_shape)
+    with pytest.raises(SemmixError, match="nan"):
+        broken = CalibratedNetwork(model.network.network, float("nan")).eval()
+        check_program("model.onnx", broken, model.network, model.image_shape)
+
+
+def test_trials_hold_noise_and_extremes():
+    trials = list(trial_images((3, 8, 8)))
+    assert {len(images) for images in trials} >= {1, 2, 7}
+    assert any((images == 0).all(dim=(1, 2, 3)).any() for images in trials)
+    assert any((images == 255).all(dim=(1, 2, 3)).any() for images in trials)
+
+
+def test_export_again_does_nothing_and_other_weights_are_refused(run, model_folder, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in model_folder.iterdir()}
+    export_model(run, model_folder)
+    assert before == {path: path.stat().st_mtime_ns for path in model_folder.iterdir()}
+    with pytest.raises(SemmixError, match="made from other inputs"):
+        export_model(run, model_folder, onnx=False)
+
+
+def test_export_without_onnx(run, tmp_path):
+    out = export_model(run, tmp_path / "model", onnx=False)
+    assert not (out / "model.onnx").exists()
+    assert "onnxruntime" not in (out / "README.md").read_text()
+
+
+def test_missing_packages_are_named(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.deploy.export.can_write_onnx", lambda: False)
+    with pytest.raises(SemmixError, match=r"semmix\[onnx\]"):
+        export_model(run, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_unfinished_and_damaged_models_are_refused(model_folder, run, tmp_path):
+    half = shutil.copytree(model_folder, tmp_path / "half")
+    facts = json.loads((half / "model.json").read_text())
+    write_json(half / "model.json", {**facts, "finished": False})
+    with pytest.raises(SemmixError, match="not finished"):
+        load_model(half)
+    write_json(half / "model.json", {**facts, "inputs": {**facts["inputs"], "weights": "0"}})
+    with pytest.raises(SemmixError, match="damaged"):
+        load_model(half)
+    with pytest.raises(SemmixError, match="no trained classifier"):
+        load_model(tmp_path)
+
+
+def test_a_run_answers_like_its_model(run, model, digits):
+    images = digits.test.images[:20]
+    assert load_model(run, "cpu").predict(images) == model.predict(images)
+
+
+def test_card_tells_what_was_measured(model_folder):
+    facts = json.loads((model_folder / "model.json").read_text())
+    card = (model_folder / "README.md").read_text()
+    accuracy = facts["metrics"]["acc"]
+    row = f"| Accuracy % | {100 * accuracy['value']:.2f} | {100 * accuracy['low']:.2f} to"
+    assert row in card
+    assert facts["data"]["train"] in card
+    assert "semmix predict" in card
+    assert "reliability.png" in card
+    with Image.open(model_folder / "reliability.png") as diagram:
+        assert diagram.width > 500
+
+
+def test_the_cards_program_runs(model_folder, model, image_files, tmp_path):
+    """As a stranger would: the ten lines of the card, in the model's folder, without semmix."""
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (model_folder / "README.md").read_text(), re.DOTALL
+    )
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    shutil.copy(image_files[0], folder / "image.png")
+    command = [sys.executable, "-c", f"import sys; sys.modules['semmix'] = None\n{code}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    name, confidence = done.stdout.split()
+    (answer,) = model.predict(read_image(image_files[0], model.image_shape)[None])
+    assert name == answer.class_name
+    assert float(confidence) == pytest.approx(answer.confidence, abs=1e-4)
+
+
+def test_export_command_looks_at_the_source(run, tmp_path, capsys):
+    assert main(["export", str(run), "--out", str(tmp_path / "m"), "--format", "png"]) == 1
+    assert "is a training run, which these do not fit: format=png" in capsys.readouterr().err
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "m")]) == 1
+    assert "nothing to export here" in capsys.readouterr().err
+    assert main(["export", str(run), "--out", str(tmp_path / "m"), "--no-onnx"]) == 0
+    assert "semmix predict" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("percent", [50, 90, 95, 99])
+def test_lower_bound_promises_what_it_says(percent):
+    """Drawn from one source, a new value reaches the bound at least as often as promised."""
+    random = np.random.default_rng(percent)
+    num, hits = 2000, 0
+    for _ in range(num):
+        values = random.normal(size=121)
+        hits += values[0] >= lower_bound(values[1:], percent)
+    promised, spread = percent / 100, 3 * np.sqrt(percent / 100 * (1 - percent / 100) / num)
+    assert promised - spread <= hits / num <= promised + spread + 1 / 121
+
+
+def test_too_few_values_promise_nothing():
+    assert lower_bound(np.arange(18.0), 95) is None
+    assert lower_bound(np.arange(19.0), 95) == 0

@@ -1,0 +1,193 @@
+"""Answers to files: right, cautious, complete, in order, and never stopped by a bad file."""
+
+import csv
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from semmix import SemmixError
+from semmix.cli import main
+from semmix.deploy import Caution
+from semmix.deploy.images import fit_channels, list_images, read_image
+from semmix.deploy.measured import in_set
+from semmix.deploy.predict import BATCH_SIZE, predict_files
+
+
+def predict(capsys, *words: object) -> tuple[int, str]:
+    status = main(["predict", *map(str, words)])
+    captured = capsys.readouterr()
+    return status, captured.out + captured.err
+
+
+def test_answers_are_those_of_the_network(model, digits, image_files):
+    assert len(image_files) > BATCH_SIZE  # more than one batch
+    rows = list(predict_files(model, image_files))
+    assert [row["file"] for row in rows] == list(map(str, image_files))
+    probs = model.network(digits.test.images[:70])[0].detach()
+    assert [row["class_name"] for row in rows] == [str(k) for k in probs.argmax(1).tolist()]
+    confidence = torch.tensor([row["confidence"] for row in rows])
+    assert torch.allclose(confidence, probs.max(1).values, atol=1e-6)
+    entropy = -(probs * probs.log()).sum(1)
+    assert torch.allclose(torch.tensor([row["entropy"] for row in rows]), entropy, atol=1e-5)
+
+
+def test_accuracy_is_that_of_the_run(run, model, digits):
+    """Through the whole path of answers the test images come out as training measured them."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    names = [answer.class_name for answer in model.predict(digits.test.images)]
+    right = np.mean([int(n) == k for n, k in zip(names, digits.test.labels.tolist(), strict=True)])
+    assert right == pytest.approx(metrics["test"]["acc"], abs=1e-9)
+
+
+@pytest.mark.parametrize("coverage", [0.9, 0.95, 0.99])
+def test_sets_hold_the_truth_as_often_as_promised(model, digits, coverage):
+    answers = model.predict(digits.test.images, Caution(coverage=coverage))
+    labels = digits.test.labels.tolist()
+    held = np.mean([str(k) in a.prediction_set for k, a in zip(labels, answers, strict=True)])
+    # Validation and test vary by chance: 300 and 1,297 images.
+    spread = math.sqrt(coverage * (1 - coverage) * (1 / 300 + 1 / len(labels)))
+    assert held >= coverage - 3 * spread
+
+
+def test_sets_follow_the_threshold_and_hold_the_likeliest(model, digits):
+    threshold = model.rules.set_thresholds["99"]
+    probs = model.network(digits.test.images[:200])[0].detach().double().numpy()
+    answers = model.predict(digits.test.images[:200], Caution(coverage=0.99))
+    for row, answer in zip(probs, answers, strict=True):
+        wanted = {str(k) for k in range(10) if row[k] >= threshold} | {str(row.argmax())}
+        assert set(answer.prediction_set) == wanted
+        assert answer.prediction_set[0] == answer.class_name
+    assert in_set(np.array([[0.4, 0.3, 0.3]]), 0.9).tolist() == [[True, False, False]]
+
+
+def test_warnings_are_rare_inside_and_frequent_outside(run, model, digits):
+    inside = np.mean([a.ood_warning for a in model.predict(digits.test.images)])
+    assert 0.01 < inside < 0.12  # 5 in a hundred, give or take
+    flat = torch.full((50, 1, 8, 8), 128, dtype=torch.uint8)
+    assert all(answer.ood_warning for answer in model.predict(flat))
+    energies = -load_file(run / "logits-val.safetensors")["logits"].logsumexp(1)
+    assert (energies > model.rules.ood_threshold).float().mean() <= 0.05
+
+
+def test_abstaining_is_a_matter_of_confidence(model, digits):
+    answers = model.predict(digits.test.images[:200], Caution(abstain=0.8))
+    assert {a.abstain for a in answers} == {True, False}
+    assert all(a.abstain == (a.confidence < 0.8) for a in answers)
+    assert not any(a.abstain for a in model.predict(digits.test.images[:200]))
+
+
+@pytest.mark.parametrize("values", [{"abstain": 1.2}, {"coverage": 0.995}, {"coverage": 0.4}])
+def test_impossible_caution_is_refused(values):
+    with pytest.raises(SemmixError, match="choose"):
+        Caution(**values)
+
+
+def test_csv_and_jsonl_hold_the_same(capsys, model_folder, image_files, tmp_path):
+    (image_files[0].parent / "bad.png").write_bytes(b"no image")
+    rows = {}
+    for ending in ("csv", "jsonl"):
+        out = tmp_path / f"answers.{ending}"
+        status, said = predict(capsys, model_folder, tmp_path / "images", "--out", out)
+        assert status == 0
+        assert "71 images: 70 answered" in said
+        assert "1 could not be read" in said
+        rows[ending] = out.read_text().splitlines()
+    table = list(csv.DictReader(rows["csv"]))
+    lines = [json.loads(line) for line in rows["jsonl"]]
+    assert len(table) == len(lines) == 71
+    for cells, line in zip(table, lines, strict=True):
+        assert cells["file"] == line["file"]
+        assert (cells["error"] or None) == line["error"]
+        if not line["error"]:
+            assert float(cells["confidence"]) == line["confidence"]
+            assert json.loads(cells["prediction_set"]) == line["prediction_set"]
+    (bad,) = [line for line in lines if line["error"]]
+    assert bad["file"].endswith("bad.png")
+    assert bad["class_name"] is None
+
+
+def test_the_terminal_gets_a_table(capsys, model_folder, image_files):
+    status, said = predict(capsys, model_folder, *image_files[:3], "--abstain", "0.999")
+    assert status == 0
+    assert "confidence %" in said
+    assert "ask a person" in said
+    assert "(confidence below 0.999)" in said
+
+
+def test_status_tells_whether_all_failed(capsys, model_folder, image_files, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"\x89PNG")
+    assert predict(capsys, model_folder, tmp_path / "bad.png")[0] == 1
+    assert predict(capsys, model_folder, tmp_path / "bad.png", image_files[0])[0] == 0
+    status, said = predict(capsys, model_folder, tmp_path / "nowhere.png")
+    assert status == 1
+    assert "No such file" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [([], "no images found"), (["x.png", "--out", "x.txt"], ".csv or .jsonl")],
+)
+def test_mistakes_are_answered(capsys, model_folder, words, answer):
+    try:
+        status, said = predict(capsys, model_folder, *words)
+    except SystemExit as stop:  # refused while the arguments are read
+        status, said = stop.code, capsys.readouterr().err
+    assert status
+    assert answer in said
+
+
+def test_files_folders_and_globs_are_listed(tmp_path):
+    for name in ("a.png", "b.JPG", "c.txt", "deep/d.webp", "[odd].png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    os.symlink(tmp_path, tmp_path / "deep" / "loop")
+
+    def listed(*names: str) -> list[str]:
+        paths = list_images([str(tmp_path / name) for name in names])
+        return [str(path.relative_to(tmp_path)) for path in paths]
+
+    assert listed("") == ["[odd].png", "a.png", "b.JPG", "deep/d.webp"]
+    assert listed("*.png") == ["[odd].png", "a.png"]
+    assert listed("**/*.webp") == ["deep/d.webp"]
+    assert listed("[odd].png", "c.txt") == ["[odd].png", "c.txt"]  # what is named is taken
+    with pytest.raises(SemmixError, match="no images found"):
+        list_images([str(tmp_path / "*.gif")])
+
+
+def test_every_kind_of_file_fits_the_network(tmp_path):
+    """Modes, sizes and EXIF as in training; colour for a grey network turns grey."""
+    red = Image.new("RGB", (40, 20), (255, 0, 0))
+    for mode in ("RGB", "RGBA", "CMYK", "L", "P", "1", "LA"):
+        path = tmp_path / f"{mode}.{'jpg' if mode == 'CMYK' else 'png'}"
+        red.convert(mode).save(path)
+        assert read_image(path, (3, 8, 8)).shape == (3, 8, 8)
+        assert read_image(path, (1, 8, 8)).shape == (1, 8, 8)
+    assert read_image(tmp_path / "RGB.png", (3, 8, 8))[:, 0, 0].tolist() == [255, 0, 0]
+    assert read_image(tmp_path / "RGB.png", (1, 8, 8)).unique().tolist() == [76]
+    grey = np.full((4, 4, 1), 9, np.uint8)
+    assert fit_channels(grey, 3)[:, 0, 0].tolist() == [9, 9, 9]
+
+
+def test_exif_turns_images_upright(tmp_path):
+    half = Image.new("L", (16, 16))
+    half.paste(255, (0, 0, 16, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    half.save(tmp_path / "turned.png", exif=exif)
+    image = read_image(tmp_path / "turned.png", (1, 8, 8))[0]
+    assert image[0].max() < 10
+    assert image[-1].min() > 245
+
+
+def test_odd_names_are_written(model, digits, tmp_path):
+    path = tmp_path / os.fsdecode(b'n\xff,"\n\xe2\x82\xac.png')
+    Image.fromarray(digits.test.images[0, 0].numpy()).save(path)
+    (row,) = predict_files(model, [path])
+    assert row["error"] is None
+    assert row["file"].endswith('n\\xff,"\n€.png')

@@ -1,0 +1,114 @@
+"""The threshold: least cost on validation, judged on test, said plainly."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from semmix import SemmixError
+from semmix.calibration import TopLabel
+from semmix.cli import main
+from semmix.deploy.measured import estimate_mean
+from semmix.deploy.threshold import Costs, best_threshold, judge, judge_policies
+
+
+def honest(num: int, seed: int) -> TopLabel:
+    """Answers that are right exactly as often as they say."""
+    random = np.random.default_rng(seed)
+    confidence = random.uniform(0.2, 1.0, num)
+    return TopLabel(confidence, (random.random(num) < confidence).astype(float))
+
+
+def cost_at(top: TopLabel, costs: Costs, threshold: float) -> float:
+    answered = top.confidence >= threshold
+    return float(np.where(answered, costs.wrong * (1 - top.correct), costs.ask).mean())
+
+
+def test_it_is_the_least_cost_of_all_thresholds():
+    costs = Costs(wrong=10, ask=2)
+    for seed in range(20):
+        val = honest(60, seed)
+        val.confidence[::7] = 0.8  # ties are answered together
+        tried = [*val.confidence, 0.0, math.inf]
+        best = best_threshold(val, costs)
+        least = min(cost_at(val, costs, t) for t in tried)
+        assert cost_at(val, costs, best) == pytest.approx(least)
+
+
+def test_with_honest_confidences_it_is_where_error_and_question_cost_the_same():
+    assert best_threshold(honest(200_000, 0), Costs(wrong=10, ask=2)) == pytest.approx(
+        0.8, abs=0.03
+    )
+
+
+def test_extreme_costs_answer_or_ask_always():
+    val = honest(500, 1)
+    assert best_threshold(val, Costs(wrong=1, ask=5)) == 0
+    wrong = TopLabel(val.confidence, np.zeros(500))
+    assert best_threshold(wrong, Costs(wrong=10, ask=1)) == math.inf
+
+
+def test_policies_are_measured_on_test():
+    costs, test = Costs(wrong=10, ask=1), honest(4000, 2)
+    chosen, ideal, answer, ask = judge_policies(test, costs, 0.7)
+    answered = test.confidence >= 0.7
+    assert chosen.coverage["value"] == pytest.approx(answered.mean())
+    assert chosen.error["value"] == pytest.approx(1 - test.correct[answered].mean())
+    assert chosen.cost["value"] == pytest.approx(cost_at(test, costs, 0.7))
+    assert ideal.threshold == pytest.approx(0.9)
+    assert answer.cost["value"] == pytest.approx(10 * (1 - test.correct).mean())
+    assert ask.cost == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert math.isnan(ask.error["value"])
+    # Savings count against the cheaper of the two simple policies: here, asking.
+    assert ask.saving["value"] == pytest.approx(0)
+    assert ideal.saving["low"] > 0
+    assert chosen.saving["value"] == pytest.approx(1 - chosen.cost["value"])
+
+
+def test_intervals_hold_the_truth_as_often_as_they_should():
+    held = 0
+    for seed in range(60):
+        values = np.random.default_rng(seed).random(200) < 0.3
+        interval = estimate_mean(values)
+        held += interval["low"] <= 0.3 <= interval["high"]
+    assert held >= 52
+
+
+def test_an_empty_threshold_has_no_error_rate():
+    policy = judge(honest(50, 3), Costs(wrong=2, ask=1), "none", 1.5)
+    assert policy.coverage["value"] == 0
+    assert math.isnan(policy.error["value"])
+
+
+@pytest.mark.parametrize(("wrong", "ask"), [(0, 1), (-1, 1), (1, 0), (math.inf, 1), (1, math.nan)])
+def test_impossible_costs_are_refused(wrong, ask):
+    with pytest.raises(SemmixError, match="positive"):
+        Costs(wrong=wrong, ask=ask)
+
+
+def test_command_on_a_run(capsys, run, tmp_path):
+    out = tmp_path / "choice.json"
+    words = ["choose", str(run), "--cost-wrong", "10", "--cost-ask", "1", "--out", str(out)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    value = json.loads(out.read_text())
+    chosen, ideal, answer, ask = value["policies"]
+    assert f"--abstain {chosen['threshold']:.4f}" in said
+    assert "always ask" in said
+    assert ideal["threshold"] == pytest.approx(0.9)
+    assert chosen["cost"]["value"] < min(answer["cost"]["value"], ask["cost"]["value"])
+    assert ask["threshold"] is None
+    assert ask["error"]["value"] is None
+
+
+def test_command_on_logits_from_elsewhere(capsys, tmp_path):
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(300, 3)), random.integers(0, 3, 300)
+    np.savez(tmp_path / "test.npz", logits=logits, labels=labels)
+    words = ["choose", str(tmp_path / "test.npz"), "--cost-wrong", "10", "--cost-ask", "1"]
+    assert main(words) == 1
+    assert "chosen on validation images" in capsys.readouterr().err
+    np.savez(tmp_path / "val.npz", logits=logits + 0.1, labels=labels[::-1])
+    assert main([*words, "--val", str(tmp_path / "val.npz")]) == 0
+    assert "asking always is cheapest" in capsys.readouterr().out
