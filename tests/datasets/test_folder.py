@@ -214,3 +214,39 @@ def test_one_image_over_the_memory_limit_is_enough(make_folder, monkeypatch):
     with pytest.raises(SemmixError, match="give a smaller size"):
         load_dataset(make_folder())
     assert load_dataset(make_folder("small"), size=4).image_shape == (3, 4, 4)
+
+
+def test_images_in_folders_within_a_class_are_found(make_folder):
+    folder = make_folder(per_class=10)
+    deep = folder / "cat" / "2024" / "spring"
+    deep.mkdir(parents=True)
+    for path in sorted((folder / "cat").glob("00[0-4].png")):
+        path.rename(deep / path.name)
+    (deep / "up").symlink_to(folder / "cat")
+    (folder / "dog" / "all").symlink_to(folder)
+    report = check_folder(folder)
+    assert report.num_images == {("", "cat"): 10, ("", "dog"): 10}
+    assert report.ignored == ["cat/2024/spring/up", "dog/all"]
+
+
+def test_copies_stay_on_one_side_of_the_split(make_folder):
+    folder = make_folder(per_class=30, size=(16, 16))
+    for k in range(12):
+        image = Image.open(folder / "cat" / f"{k:03d}.png")
+        for copy in range(3):
+            image.save(folder / ("dog" if copy == 2 else "cat") / f"copy-{copy}-{k:03d}.png")
+    dataset = load_dataset(folder)
+    pixels = {
+        name: {image.numpy().tobytes() for image in split.images}
+        for name, split in dataset.splits.items()
+    }
+    assert sum(len(split) for split in dataset.splits.values()) == 96
+    assert not pixels["train"] & (pixels["val"] | pixels["test"])
+    assert not pixels["val"] & pixels["test"]
+    assert min(len(dataset.val), len(dataset.test)) > 9
+
+
+def test_very_long_and_odd_names(make_folder):
+    folder = make_folder(classes=("n" * 250, "Katzen und Füchse 🦊"))
+    (folder / ("n" * 250) / "000.png").rename(folder / ("n" * 250) / ("ü" * 125 + ".png"))
+    assert load_dataset(folder).class_names == ("Katzen und Füchse 🦊", "n" * 250)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from semmix import SemmixError
 from semmix.datasets import Split, long_tail_counts
 from semmix.datasets.splitting import (
+    hold_out,
     long_tail,
     seeded_order,
     split_parts,
@@ -116,3 +117,36 @@ def test_impossible_tails_are_refused(make_split):
         long_tail(make_split(per_class=5), 4, imbalance=10, seed=0)
     with pytest.raises(SemmixError, match="at least 1"):
         long_tail_counts(10, 4, 0.1)
+
+
+@given(sizes=st.lists(st.integers(1, 12), min_size=8, max_size=40), seed=st.integers(0, 9))
+def test_held_out_parts_never_divide_a_group_nor_empty_a_class(sizes: list[int], seed: int):
+    groups = torch.cat([torch.full((size,), k) for k, size in enumerate(sizes)])
+    labels = groups % 3
+    images = torch.arange(len(labels), dtype=torch.int64).to(torch.uint8).reshape(-1, 1, 1, 1)
+    split = Split(images, labels)
+    num = round(0.15 * len(split))
+    val, test, train = hold_out(split, groups, [num, num], seed)
+    assert sorted(torch.cat([val, test, train]).tolist()) == list(range(len(split)))
+    assert len(val) <= num
+    assert len(test) <= num
+    parts = [set(groups[rows].tolist()) for rows in (val, test, train)]
+    assert not parts[0] & parts[1]
+    assert not parts[2] & (parts[0] | parts[1])
+    for label in range(3):
+        assert 2 * int((labels[train] == label).sum()) >= int((labels == label).sum())
+
+
+def test_without_groups_parts_are_the_beginning_of_the_stratified_order(make_split):
+    split = make_split()
+    val, test, train = hold_out(split, torch.arange(100), [15, 15], seed=3)
+    assert torch.equal(torch.cat([val, test, train]), stratified_order(split, 3))
+
+
+def test_a_class_of_one_image_is_learned(make_split):
+    split = make_split(num_classes=2, per_class=10)
+    labels = split.labels.clone()
+    labels[0] = 2
+    *held, train = hold_out(Split(split.images, labels), torch.arange(20), [3, 3], seed=0)
+    assert 2 in labels[train].tolist()
+    assert 2 not in labels[torch.cat(held)].tolist()

@@ -32,7 +32,7 @@ class Ambition:
 
 AMBITIONS: dict[str, Ambition] = {
     "draft": Ambition(minutes=5, seeds=1, epochs=60),
-    "good": Ambition(minutes=30, seeds=3, epochs=100),
+    "good": Ambition(minutes=30, seeds=3, epochs=150),
     "best": Ambition(minutes=180, seeds=5, epochs=200),
 }
 SIZES = (32, 64, 128)
@@ -47,7 +47,8 @@ MIN_SEEN = 4_000
 """A generator trained on fewer images draws nothing one could recognise."""
 MIN_VAL = 50
 """Images a temperature wants to be fitted on."""
-GOOD_EPOCHS, MIN_EPOCHS = 30, 5
+GOOD_EPOCHS, GOOD_STEPS, MIN_EPOCHS = 30, 1000, 5
+"""A classifier is trained for so long at least, if that is possible at all."""
 MEMBERS = 8
 MAX_SETS = 5_000
 ALL_PAIRS = 20
@@ -210,7 +211,8 @@ def _classifiers(
     def possible_epochs(name: str, seeds: int) -> float:
         return seconds / (seeds * passes * facts.num_train * speed.classifiers[name])
 
-    wanted = min(GOOD_EPOCHS, ambition.epochs)
+    steps = facts.num_train / facts.batch_size
+    wanted = min(max(GOOD_EPOCHS, GOOD_STEPS / steps), ambition.epochs)
     choices = [(n, seeds) for seeds in range(ambition.seeds, 0, -1) for n in speed.classifiers]
     fitting = (choice for choice in choices if possible_epochs(*choice) >= wanted)
     name, seeds = next(fitting, choices[-1])

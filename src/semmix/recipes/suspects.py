@@ -70,9 +70,10 @@ def second_opinion(split: Split, groups: Tensor, num_classes: int) -> SecondOpin
     images, labels = split.images[rows], split.labels[rows]
     folds = _folds(groups[rows])
     patches = _patches(images)
-    scores, mirrored = cross_validated_scores(
-        features(images, patches), features(images.flip(3), patches), labels, folds, num_classes
-    )
+    inputs, turned = features(images, patches), features(images.flip(3), patches)
+    mean, std = inputs.mean(0), inputs.std(0).clamp(min=1e-6)
+    inputs, turned = (F.pad((x - mean) / std, (0, 1), value=1.0) for x in (inputs, turned))
+    scores, mirrored = cross_validated_scores(inputs, turned, labels, folds, num_classes)
     probs = torch.from_numpy(TemperatureScaler().fit(scores.numpy(), labels.numpy())
                              .transform(scores.numpy()))  # fmt: skip
     return SecondOpinion(
@@ -102,15 +103,13 @@ def suspected(probs: Tensor, labels: Tensor) -> list[Suspect]:
 
 
 def features(images: Tensor, patches: Tensor) -> Tensor:
-    """Return how much each quarter of an image looks like each patch, [N, 8 * patches + 1]."""
+    """Return how much each quarter of an image looks like each patch, [N, 8 * patches]."""
     found = []
     for chunk in images.split(CHUNK):
         likeness = F.conv2d(_small(chunk), patches)
         both = torch.cat([F.relu(likeness), F.relu(-likeness)], 1)
         found.append(F.adaptive_avg_pool2d(both, 2).flatten(1))
-    every = torch.cat(found)
-    every = (every - every.mean(0)) / every.std(0).clamp(min=1e-6)
-    return torch.cat([every, torch.ones(len(every), 1)], 1)
+    return torch.cat(found)
 
 
 def cross_validated_scores(

@@ -1,0 +1,120 @@
+"""Copies are found however they were saved, different images are not, and quickly."""
+
+import io
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from semmix.datasets import Split
+from semmix.datasets.duplicates import (
+    MAX_DISTANCE,
+    THUMB_SIDE,
+    find_duplicates,
+    near_pairs,
+    perceptual_hash,
+)
+
+
+def photos(num, size=64, seed=0):
+    """Smooth random colour images: as different from each other as photographs are."""
+    draw = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(num, 3, 6, 6, generator=draw)
+    images = torch.nn.functional.interpolate(coarse, (size, size), mode="bicubic")
+    return (images.clamp(0, 1) * 255).to(torch.uint8)
+
+
+def saved_again(image, quality=70, scale=1.0, brighter=0):
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    size = picture.size
+    picture = picture.resize([round(scale * side) for side in size], Image.Resampling.BICUBIC)
+    buffer = io.BytesIO()
+    picture.point(lambda value: value + brighter).save(buffer, "JPEG", quality=quality)
+    again = Image.open(buffer).resize(size, Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.asarray(again).copy()).permute(2, 0, 1)
+
+
+def as_split(images):
+    return Split(images, torch.zeros(len(images), dtype=torch.int64))
+
+
+def test_different_images_are_no_copies():
+    found = find_duplicates(as_split(photos(500)))
+    assert found.near.tolist() == found.exact.tolist() == list(range(500))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"quality": 40}, {"scale": 0.5}, {"scale": 3.0}, {"brighter": 4}]
+)
+def test_saved_again_rescaled_or_brightened_it_is_a_near_copy(changes):
+    images = photos(60)
+    copies = torch.stack([saved_again(image, **changes) for image in images])
+    found = find_duplicates(as_split(torch.cat([images, copies])))
+    assert found.exact.tolist() == list(range(120))
+    assert (found.near[60:] == torch.arange(60)).double().mean() > 0.9
+
+
+def test_exact_copies_share_the_first_row_and_make_sets():
+    images = photos(4)
+    found = find_duplicates(as_split(images[[0, 1, 0, 2, 1, 0]]))
+    assert found.exact.tolist() == found.near.tolist() == [0, 1, 0, 3, 1, 0]
+    assert found.sets(found.near) == [[0, 2, 5], [1, 4]]
+
+
+def test_the_same_shape_in_another_colour_is_no_copy():
+    grey = photos(1)[0].float().mean(0)
+    red, green = torch.zeros(2, 3, 64, 64, dtype=torch.uint8)
+    red[0], green[1] = grey, grey
+    assert find_duplicates(as_split(torch.stack([red, green]))).near.tolist() == [0, 1]
+
+
+def test_blank_images_of_other_brightness_are_no_copies():
+    blank = torch.stack([torch.full((1, 8, 8), value) for value in (0, 20, 255, 255)])
+    assert find_duplicates(as_split(blank.to(torch.uint8))).near.tolist() == [0, 1, 2, 2]
+
+
+def test_every_pair_within_the_distance_is_found():
+    """Against the plain comparison of all with all, on hashes that lie close together."""
+    random = np.random.default_rng(0)
+    hashes = random.integers(0, 2**64, 40, dtype=np.uint64).repeat(20)
+    for row in range(len(hashes)):
+        for bit in random.integers(0, 64, random.integers(0, 5)):
+            hashes[row] ^= np.uint64(1) << np.uint64(bit)
+    thumbs = np.zeros((len(hashes), 3), dtype=np.uint8)  # confirm everything
+    found = {tuple(sorted(pair)) for pairs in near_pairs(hashes, thumbs) for pair in pairs.tolist()}
+    bits = np.unpackbits(hashes.view(np.uint8).reshape(-1, 8), axis=1).astype(int)
+    distance = (bits[:, None] != bits[None]).sum(2)
+    expected = {(i, j) for i, j in zip(*np.nonzero(distance <= MAX_DISTANCE), strict=True) if i < j}
+    assert found == expected
+    assert len(expected) > 1000
+
+
+def test_a_hundred_thousand_hashes_take_seconds():
+    random = np.random.default_rng(1)
+    hashes = random.integers(0, 2**64, 100_000, dtype=np.uint64)
+    hashes[50_000:50_100] = hashes[:100] ^ np.uint64(0b1011)
+    thumbs = random.integers(0, 256, (100_000, 3 * THUMB_SIDE**2), dtype=np.uint8)
+    thumbs[50_000:50_100] = thumbs[:100]
+    start = time.process_time()
+    found = {tuple(sorted(pair)) for pairs in near_pairs(hashes, thumbs) for pair in pairs.tolist()}
+    assert found == {(row, 50_000 + row) for row in range(100)}
+    assert time.process_time() - start < 15
+
+
+def test_a_hundred_thousand_hashes_of_one_kind_do_not_explode(monkeypatch):
+    """Scanned pages look alike to a hash: the work is bounded, the nearest are still found."""
+    monkeypatch.setattr("semmix.datasets.duplicates.MAX_PAIRS", 300_000)
+    hashes = np.arange(100_000, dtype=np.uint64)
+    thumbs = np.tile(np.array([[0, 120, 255]], dtype=np.uint8), (100_000, 1))
+    start = time.process_time()
+    found = sum(len(pairs) for pairs in near_pairs(hashes, thumbs))
+    assert found > 90_000
+    assert time.process_time() - start < 15
+
+
+def test_hashes_of_grey_and_small_images():
+    grey = photos(20).float().mean(1, keepdim=True).to(torch.uint8)
+    assert len(set(perceptual_hash(grey).tolist())) == 20
+    assert len(set(perceptual_hash(photos(20, size=8)).tolist())) == 20
