@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CODE := src tests benchmarks examples
 STAMP := $(VENV)/installed
 
-.PHONY: venv demo test lint bench clean
+.PHONY: venv demo test lint docs bench clean
 
 venv: $(STAMP)
 
@@ -18,13 +18,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/semmix fit digits --out demo
 
-test: $(STAMP) lint
+test: $(STAMP) lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/pyright
+
+# The pages in site/; a dead link or anchor is an error.
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 # What a CPU can show; the other benchmarks want a GPU, their heads say how to run them.
 bench: $(STAMP)
@@ -33,4 +37,4 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/bench_training.py --size 8 --images 1280
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site

@@ -1,32 +1,156 @@
-"""The documentation: its Python runs, its links lead somewhere, its commands exist."""
+"""The documentation: its Python runs, its links lead somewhere, its commands exist.
 
+Links between the pages of docs/ are checked by the site's own build, which `make docs` runs too.
+"""
+
+import contextlib
+import io
+import os
 import re
+import shutil
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from semmix.cli import COMMANDS
+from semmix.cli import COMMANDS, run_command, split_command
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "NOTICE", *sorted((ROOT / "docs").glob("*.md"))]
+OUTSIDE = [ROOT / "README.md", ROOT / "NOTICE", ROOT / "CHANGELOG.md",
+           ROOT / "results" / "README.md", *sorted((ROOT / "zoo").rglob("*.md"))]  # fmt: skip
+PAGES = [*OUTSIDE, *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def test_readme_python_runs(capsys):
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = python_blocks(ROOT / "README.md")
     assert len([line for line in block.splitlines() if line.strip()]) <= 13
     exec(compile(block, "README.md", "exec"), {})
     assert "after temperature" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_lead_somewhere(page):
+def test_own_parts_run_as_documented(tmp_path, monkeypatch):
+    """The page on plug-ins: its classes go to mine.py, its other lines run one after the other."""
+    blocks = python_blocks(ROOT / "docs" / "extend.md")
+    classes = [block for block in blocks if block.startswith("# mine.py\n")]
+    assert len(classes) == 4
+    (tmp_path / "mine.py").write_text("\n\n".join(classes))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict = {}
+    for block in blocks:
+        if block not in classes:
+            exec(compile(block, "extend.md", "exec"), names)
+    assert names["store"].verify() == []
+    assert names["notes"].lam().shape == (45, 8)
+    results = {result["name"]: result["metrics"] for result in names["evaluation"]["results"]}
+    assert results["mine:Shrunken"]["acc"] > 0.5
+    assert results["mine:Shrunken"]["ece"] != results["as given"]["ece"]
+
+
+def test_the_figure_on_calibration_is_drawn_as_documented(tmp_path, monkeypatch):
+    (block,) = python_blocks(ROOT / "docs" / "calibration.md")
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "calibration.md", "exec"), {})
+    drawn, shown = (tmp_path / "reliability.png", ROOT / "docs" / "images" / "reliability-demo.png")
+    assert drawn.stat().st_size == pytest.approx(shown.stat().st_size, rel=0.2)
+
+
+def build_site(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site as `make docs` does: a dead link or anchor is an error."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    quiet = {**os.environ, "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, env=quiet)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The pages as a site."""
+    out = tmp_path_factory.mktemp("site")
+    done = build_site(ROOT, out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("link", ["gone.md", "index.md#gone", "/index.md"])
+def test_dead_links_break_the_build(link, tmp_path):
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    page = tmp_path / "docs" / "index.md"
+    page.write_text(f"{page.read_text()}\n[broken]({link})\n")
+    done = build_site(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert link in done.stderr
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    pages = sorted(site.glob("*.html"))
+    assert len(pages) > len(list((ROOT / "docs").glob("*.md")))  # the page for what is not found
+    for page in pages:
+        text = page.read_text()
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"([^\"]+)\"", text)
+        loaded += re.findall(r"<link[^>]*\shref=\"([^\"]+)\"", text)
+        assert loaded
+        assert [url for url in loaded if re.match(r"(https?:)?//", url)] == []
+
+
+def test_style_sheets_load_nothing_from_elsewhere(site):
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+@pytest.mark.parametrize("page", OUTSIDE, ids=name_of)
+def test_links_lead_somewhere(page, site):
+    """Links of pages outside the site, their anchors in it included."""
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
-        if not target.startswith(("http", "#")):
-            assert (page.parent / target.split("#")[0]).exists(), target
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        assert (page.parent / path).exists(), target
+        if anchor:
+            built = site / f"{Path(path).stem}.html"
+            assert built.exists(), f"{target}: anchors of pages outside the site are not checked"
+            assert f'id="{anchor}"' in built.read_text(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_named_exist(page):
     groups = {name.split()[0] for name in COMMANDS}
     for command in re.findall(r"(?:`|\n    |\$ )semmix ([a-z]+)", page.read_text()):
         assert command in groups, command
+
+
+@cache
+def options_of(name: str) -> set[str]:
+    """Return the options that a command's help names; `fit` shows all only with its images."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        run_command(name, [*(["digits"] if name == "fit" else []), "--help"])
+    return set(re.findall(r"(?<=[\s,])--?[a-z][a-z-]*", shown.getvalue()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_options_named_exist(page):
+    text = page.read_text().replace("\\\n", " ")
+    groups = "|".join({name.split()[0] for name in COMMANDS})
+    for line in re.findall(rf"(?:^|`|\$ |    )semmix ((?:{groups})\b[^`\n#]*)", text, re.MULTILINE):
+        for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", line):
+            name, _ = split_command(line.split())
+            assert name is not None
+            assert option in options_of(name), line
+
+
+def test_every_command_has_a_place_in_the_guide():
+    guide = (ROOT / "docs" / "commands.md").read_text()
+    for name in COMMANDS:
+        assert f"semmix {name}" in guide, name
