@@ -29,8 +29,8 @@ def model_folder(run) -> Path:
 
 
 @pytest.fixture(scope="session")
-def model(model_folder) -> Model:
-    return load_model(model_folder, "cpu")
+def model(run) -> Model:
+    return load_model(run, "cpu")
 
 
 @pytest.fixture

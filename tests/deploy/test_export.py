@@ -118,9 +118,9 @@ def test_unfinished_and_damaged_models_are_refused(model_folder, run, tmp_path):
         load_model(tmp_path)
 
 
-def test_a_run_answers_like_its_model(run, model, digits):
+def test_a_run_answers_like_its_model(model_folder, model, digits):
     images = digits.test.images[:20]
-    assert load_model(run, "cpu").predict(images) == model.predict(images)
+    assert load_model(model_folder, "cpu").predict(images) == model.predict(images)
 
 
 def test_card_tells_what_was_measured(model_folder):

@@ -88,12 +88,12 @@ def test_impossible_caution_is_refused(values):
         Caution(**values)
 
 
-def test_csv_and_jsonl_hold_the_same(capsys, model_folder, image_files, tmp_path):
+def test_csv_and_jsonl_hold_the_same(capsys, run, image_files, tmp_path):
     (image_files[0].parent / "bad.png").write_bytes(b"no image")
     rows = {}
     for ending in ("csv", "jsonl"):
         out = tmp_path / f"answers.{ending}"
-        status, said = predict(capsys, model_folder, tmp_path / "images", "--out", out)
+        status, said = predict(capsys, run, tmp_path / "images", "--out", out)
         assert status == 0
         assert "71 images: 70 answered" in said
         assert "1 could not be read" in said
@@ -112,19 +112,19 @@ def test_csv_and_jsonl_hold_the_same(capsys, model_folder, image_files, tmp_path
     assert bad["class_name"] is None
 
 
-def test_the_terminal_gets_a_table(capsys, model_folder, image_files):
-    status, said = predict(capsys, model_folder, *image_files[:3], "--abstain", "0.999")
+def test_the_terminal_gets_a_table(capsys, run, image_files):
+    status, said = predict(capsys, run, *image_files[:3], "--abstain", "0.999")
     assert status == 0
     assert "confidence %" in said
     assert "ask a person" in said
     assert "(confidence below 0.999)" in said
 
 
-def test_status_tells_whether_all_failed(capsys, model_folder, image_files, tmp_path):
+def test_status_tells_whether_all_failed(capsys, run, image_files, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"\x89PNG")
-    assert predict(capsys, model_folder, tmp_path / "bad.png")[0] == 1
-    assert predict(capsys, model_folder, tmp_path / "bad.png", image_files[0])[0] == 0
-    status, said = predict(capsys, model_folder, tmp_path / "nowhere.png")
+    assert predict(capsys, run, tmp_path / "bad.png")[0] == 1
+    assert predict(capsys, run, tmp_path / "bad.png", image_files[0])[0] == 0
+    status, said = predict(capsys, run, tmp_path / "nowhere.png")
     assert status == 1
     assert "No such file" in said
 
@@ -133,9 +133,9 @@ def test_status_tells_whether_all_failed(capsys, model_folder, image_files, tmp_
     ("words", "answer"),
     [([], "no images found"), (["x.png", "--out", "x.txt"], ".csv or .jsonl")],
 )
-def test_mistakes_are_answered(capsys, model_folder, words, answer):
+def test_mistakes_are_answered(capsys, run, words, answer):
     try:
-        status, said = predict(capsys, model_folder, *words)
+        status, said = predict(capsys, run, *words)
     except SystemExit as stop:  # refused while the arguments are read
         status, said = stop.code, capsys.readouterr().err
     assert status

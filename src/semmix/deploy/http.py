@@ -181,6 +181,8 @@ class _Connection:
                 self.http.receive_data(await self.reader.read(CHUNK))
             elif isinstance(event, h11.Request):
                 self.head, self.start = _head(event), time.monotonic()
+                if event.http_version not in (b"1.0", b"1.1"):
+                    raise HttpError(505, "HTTP/1.1 is spoken here")
                 self._check_length(int(self.head.headers.get("content-length", 0)))
                 self.server.service.check(self.head)
             elif isinstance(event, h11.Data):
