@@ -23,7 +23,7 @@ from semmix.deploy.messages import HttpError, Limits, Request, Response
 MAX_HEAD = 16 * 1024
 """Bytes of request line and headers."""
 CHUNK = 64 * 1024
-LINGER_SECONDS = 1.0
+LINGER_SECONDS = 2.0
 """Time in which the rest of a refused request is thrown away, so that its sender sees why."""
 
 log = logging.getLogger(__name__)
@@ -120,8 +120,7 @@ class _Connection:
                 if not await self._turn():
                     return
             finally:
-                self.server.held_bytes -= self.held_bytes
-                self.held_bytes, self.body = 0, bytearray()
+                self._release()
 
     async def _turn(self) -> bool:
         """Take a request and answer it; return whether another may follow."""
@@ -144,10 +143,11 @@ class _Connection:
         try:
             return await self._exchange()
         except HttpError as error:
-            return error.response()
+            refusal = error
         except h11.RemoteProtocolError as error:
-            detail = f"not a sound HTTP request: {error}"
-            return HttpError(error.error_status_hint, detail).response()
+            refusal = HttpError(error.error_status_hint, f"not a sound HTTP request: {error}")
+        self._release()  # what was refused makes room at once, however long its sender lingers
+        return refusal.response()
 
     async def _exchange(self) -> Response | None:
         """Return the answer to the next request; None if there is none."""
@@ -214,6 +214,10 @@ class _Connection:
     def _hold(self, num_bytes: int) -> None:
         self.held_bytes += num_bytes
         self.server.held_bytes += num_bytes
+
+    def _release(self) -> None:
+        self.server.held_bytes -= self.held_bytes
+        self.held_bytes, self.body = 0, bytearray()
 
     async def _send(self, response: Response) -> None:
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
