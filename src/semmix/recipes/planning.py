@@ -204,8 +204,7 @@ def _classifiers(
 ) -> tuple[dict[str, Any], int, float]:
     """Return how classifiers are trained, how often, and the seconds that takes.
 
-    The largest network with the most seeds that can see the images often enough; seeds are given up
-    before epochs are.
+    The largest network that can see the images often enough, with as many seeds as then fit.
     """
 
     def possible_epochs(name: str, seeds: int) -> float:
@@ -213,7 +212,7 @@ def _classifiers(
 
     steps = facts.num_train / facts.batch_size
     wanted = min(max(GOOD_EPOCHS, GOOD_STEPS / steps), ambition.epochs)
-    choices = [(n, seeds) for seeds in range(ambition.seeds, 0, -1) for n in speed.classifiers]
+    choices = [(n, seeds) for n in speed.classifiers for seeds in range(ambition.seeds, 0, -1)]
     fitting = (choice for choice in choices if possible_epochs(*choice) >= wanted)
     name, seeds = next(fitting, choices[-1])
     epochs = int(min(max(possible_epochs(name, seeds), MIN_EPOCHS), ambition.epochs))

@@ -125,13 +125,19 @@ def cross_validated_scores(
     scores, turned = torch.zeros(shape), torch.zeros(shape)
     for fold in folds.unique():
         out = folds == fold
-        x, y = inputs[~out], targets[~out]
-        gram, cross = x.T @ x / len(x), x.T @ y / len(x)
-        for k, ridge in enumerate(RIDGES):
-            weights = torch.linalg.solve(gram + ridge * torch.eye(len(gram)), cross)
+        for k, weights in enumerate(_ridge_weights(inputs[~out], targets[~out])):
             scores[k, out], turned[k, out] = inputs[out] @ weights, mirrored[out] @ weights
     best = int(np.argmax([_accuracy(s, labels) for s in scores]))
     return scores[best], turned[best]
+
+
+def _ridge_weights(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Return the weights [D, K] of least squares from x [N, D] to y [N, K] for each ridge."""
+    if len(x) < x.shape[1]:  # the same weights, from the smaller system of equations
+        gram, eye = x @ x.T / len(x), torch.eye(len(x))
+        return [x.T @ torch.linalg.solve(gram + r * eye, y) / len(x) for r in RIDGES]
+    gram, cross, eye = x.T @ x / len(x), x.T @ y / len(x), torch.eye(x.shape[1])
+    return [torch.linalg.solve(gram + r * eye, cross) for r in RIDGES]
 
 
 def _small(images: Tensor) -> Tensor:

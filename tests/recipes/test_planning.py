@@ -1,0 +1,145 @@
+"""Plans: they fit their time by the cost model, and say what is not possible."""
+
+import pytest
+import torch
+
+from semmix import SemmixError
+from semmix.generators.edm import EDMDenoiser, network_preset
+from semmix.plan import all_pairs
+from semmix.recipes.pairs import confused_pairs
+from semmix.recipes.planning import (
+    AMBITIONS,
+    MEMBERS,
+    Facts,
+    Plan,
+    candidates,
+    choose_size,
+    make_plan,
+)
+from semmix.recipes.speed import Speed, measure_speed
+
+SLOW = Speed(classifiers={"resnet32": 1 / 160, "small": 1 / 600}, generator=1 / 90, drawing=1 / 250)
+
+
+def facts(num_train=1120, counts=None, num_val=240, size=32, on_gpu=False):
+    counts = counts or [num_train // 4] * 4
+    return Facts(num_train=sum(counts), num_val=num_val, class_counts=counts, size=size,
+                 may_mirror=True, on_gpu=on_gpu)  # fmt: skip
+
+
+def seconds_of(plan: Plan, num_train: int, num_classes: int) -> float:
+    """What the plan's settings cost, counted anew."""
+    epochs = plan.train["epochs"] * SLOW.classifiers[plan.train["classifier"]]
+    passes = sum({"ce": 1, "csm": 3}[name] for name in plan.methods)
+    pairs = len(all_pairs(num_classes)) if plan.partners is None else num_classes * plan.partners
+    drawn = plan.sets_per_pair * pairs * MEMBERS * plan.sampler.get("num_steps", 0) * SLOW.drawing
+    learned = plan.generator.get("num_images", 0) * SLOW.generator
+    return plan.seeds * passes * epochs * num_train + drawn + learned
+
+
+@pytest.mark.parametrize("minutes", [3, 10, 30, 120])
+@pytest.mark.parametrize("quality", list(AMBITIONS))
+@pytest.mark.parametrize("counts", [[280] * 4, [100, 110], [20] * 60, [2000, 400, 40]])
+def test_a_plan_fits_its_time(minutes, quality, counts):
+    plan = make_plan(facts(counts=counts), SLOW, quality, minutes)
+    assert seconds_of(plan, sum(counts), len(counts)) <= 60 * minutes
+    assert sum(plan.minutes.values()) <= minutes
+    assert "longer than" not in " ".join(plan.words)
+
+
+def test_more_time_is_used():
+    short, long = (make_plan(facts(), SLOW, "good", minutes) for minutes in (10, 120))
+    assert long.generator["num_images"] > 2 * short.generator["num_images"]
+    assert long.sets_per_pair >= short.sets_per_pair
+    assert (short.train["classifier"], long.train["classifier"]) == ("small", "resnet32")
+
+
+def test_the_quality_names_a_time():
+    assert "about 5 min" in make_plan(facts(), SLOW, "draft", None).words[0]
+    assert "about 30 min" in make_plan(facts(), SLOW, "good", None).words[0]
+
+
+@pytest.mark.parametrize("counts", [[20, 20], [9] * 40, [95, 4]])
+def test_few_images_are_calibrated_afterwards(counts):
+    plan = make_plan(facts(counts=counts, num_val=9), SLOW, "good", None)
+    assert plan.methods == ["ce"]
+    assert plan.generator == {}
+    words = " ".join(plan.words)
+    assert "too few to teach a generator" in words
+    assert "only 9 images to calibrate on" in words
+
+
+def test_without_time_no_generator():
+    plan = make_plan(facts(), SLOW, "good", 1)
+    assert plan.methods == ["ce"]
+    assert "in 1 minutes a generator would learn nothing" in " ".join(plan.words)
+
+
+def test_too_many_images_for_the_time_are_admitted():
+    plan = make_plan(facts(counts=[100_000] * 4), SLOW, "draft", 5)
+    assert plan.train["epochs"] == 5
+    assert plan.seeds == 1
+    assert "longer than 5 minutes" in plan.words[-1]
+
+
+def test_uneven_classes_are_evened_out():
+    assert make_plan(facts(counts=[300, 300]), SLOW, "good", None).even_out is False
+    plan = make_plan(facts(counts=[1000, 20]), SLOW, "good", None)
+    assert plan.even_out is True
+    assert "rare classes more often" in " ".join(plan.words)
+
+
+def test_many_classes_are_mixed_with_a_few_partners():
+    plan = make_plan(facts(counts=[20] * 1000), SLOW, "best", None)
+    assert plan.partners is not None
+    assert 1 <= plan.partners <= 8
+    assert "confused with most" in " ".join(plan.words)
+
+
+def test_a_plan_needs_time():
+    with pytest.raises(SemmixError, match="a plan needs time"):
+        make_plan(facts(), SLOW, "good", 0)
+
+
+def test_sizes():
+    assert choose_size(None, 480, False, "best") == 32
+    assert choose_size(None, 28, True, "best") == 32
+    assert choose_size(None, 480, True, "good") == 64
+    assert choose_size(None, 480, True, "best") == 128
+    assert choose_size(64, 28, False, "draft") == 64
+    with pytest.raises(SemmixError, match="other sizes: 50"):
+        choose_size(50, 480, False, "good")
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_every_plans_generator_fits_its_images(size, on_gpu):
+    _, network = candidates(size, on_gpu, "good")
+    with torch.device("meta"):
+        config = network_preset(network, (1, size, size), 3)
+        denoiser = EDMDenoiser(config)
+        clean = denoiser(torch.ones(2, 1, size, size), torch.ones(2), torch.ones(2, 3))
+    assert clean.shape == (2, 1, size, size)
+
+
+def test_speed_is_measured(monkeypatch):
+    monkeypatch.setattr("semmix.recipes.speed.ENOUGH_SECONDS", 0.05)
+    speed = measure_speed((1, 32, 32), 3, ["resnet32", "small"], "cpu32", torch.device("cpu"))
+    assert 0 < speed.classifiers["small"] < speed.classifiers["resnet32"] < 1
+    assert 0 < speed.drawing < speed.generator < 1
+
+
+def test_every_class_is_in_a_pair_even_without_validation_images():
+    draw = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(300, 1000, generator=draw), torch.arange(300)
+    pairs = confused_pairs(logits, labels, 2)
+    assert {c for pair in pairs for c in pair} == set(range(1000))
+    assert 1000 <= len(pairs) <= 2000
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_the_most_confused_come_first_and_all_partners_are_all_pairs():
+    logits = torch.zeros(4, 4)
+    logits[0, 2] = logits[2, 0] = 5.0
+    assert confused_pairs(logits, torch.arange(4), 1)[0] == (0, 2)
+    assert sorted(confused_pairs(logits, torch.arange(4), 9)) == sorted(all_pairs(4))
