@@ -55,6 +55,8 @@ NOISE_MEAN, NOISE_STD = -1.2, 1.2
 NUM_TIMED_STEPS = 20
 NUM_STATS = 200
 GRID_COLUMNS = 8
+GRID_IMAGES = 512
+"""A grid of many classes has fewer columns; this many images are drawn at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,8 +342,9 @@ def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
 
 def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: int) -> None:
     generator = NetworkGenerator("in training", network, shape, num_classes, None, "")
-    settings = MixConfig(compile="off", batch_size=GRID_COLUMNS * num_classes)
-    write_grid(path, sample_classes(generator, GRID_COLUMNS, settings))
+    columns = max(1, min(GRID_COLUMNS, GRID_IMAGES // num_classes))
+    settings = MixConfig(compile="off", batch_size=min(columns * num_classes, GRID_IMAGES))
+    write_grid(path, sample_classes(generator, columns, settings))
 
 
 def _inputs(images, labels, num_classes, trained_on, held_out, config) -> dict[str, Any]:
