@@ -1,6 +1,6 @@
 """Speed of the classifier loop: whole epochs of `train_classifier`, data and augmentation included.
 
-    python benchmarks/bench_training.py --classifier resnet18 --method csm --images 45000 --steps 100
+    python benchmarks/bench_training.py --classifier resnet18 --method csm --images 45000
     python benchmarks/bench_training.py --classifier resnet50 --method csm --images 12800 --epochs 3
     python benchmarks/bench_training.py --classifier resnet18 --method ce --same-curve 100
     python benchmarks/bench_training.py --classifier resnet18 --method ce --jobs 4
