@@ -69,7 +69,8 @@ def keep_run(run: str | Path, results: str | Path) -> Path:
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.glob("logits-*.safetensors")):
         tensors = load_file(path)
-        write_tensors(kept / path.name, {**tensors, "logits": small_logits(tensors["logits"])})
+        small = {"logits": small_logits(tensors["logits"]), "labels": tensors["labels"].short()}
+        write_tensors(kept / path.name, small)
     for name in _KEPT_AS_THEY_ARE:
         if (run / name).exists():
             shutil.copyfile(run / name, kept / name)
@@ -178,4 +179,4 @@ def _numbers(probs: Any, labels: Tensor, protocol: Protocol) -> dict[str, float]
 def _logits(path: Path) -> tuple[Tensor, Tensor]:
     """Return logits as float64 [N, K] and labels [N]."""
     tensors = load_file(path)
-    return tensors["logits"].to(torch.float64), tensors["labels"]
+    return tensors["logits"].to(torch.float64), tensors["labels"].long()
