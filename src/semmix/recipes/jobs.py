@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,13 @@ def _run_cells(cells: Sequence[tuple[Cell, int]], out: Path) -> None:
 
 
 def _in_processes(function: Callable, arguments: Sequence[tuple], num_jobs: int) -> None:
-    """Call the function with each of the arguments, in processes; the first error ends it."""
+    """Call the function with each of the arguments, in processes.
+
+    The first error, or Ctrl-C, stops them all where they are: runs go on from their checkpoints.
+    """
     if not arguments:
         return
+    others = set(active_children())
     context = get_context("spawn")  # CUDA does not survive a fork
     places = context.SimpleQueue()
     for place in range(num_jobs):
@@ -53,7 +57,9 @@ def _in_processes(function: Callable, arguments: Sequence[tuple], num_jobs: int)
             for done in as_completed([pool.submit(function, *args) for args in arguments]):
                 done.result()
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.terminate()
             raise
 
 
