@@ -57,6 +57,17 @@ def test_own_parts_run_as_documented(tmp_path, monkeypatch):
     assert results["mine:Shrunken"]["ece"] != results["as given"]["ece"]
 
 
+def test_the_evaluation_runs_as_documented(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in python_blocks(ROOT / "docs" / "evaluate.md"):
+        exec(compile(block, "evaluate.md", "exec"), names)
+    given, *calibrated = names["evaluation"]["results"]
+    assert given["metrics"]["oe"] == pytest.approx(given["metrics"]["ece"], abs=1e-3)
+    assert all(after["metrics"]["ece"] < given["metrics"]["ece"] for after in calibrated)
+    assert all(after["metrics"]["nll"] < 0.7 for after in calibrated)
+
+
 def test_the_figure_on_calibration_is_drawn_as_documented(tmp_path, monkeypatch):
     (block,) = python_blocks(ROOT / "docs" / "calibration.md")
     (tmp_path / "results").symlink_to(ROOT / "results")
