@@ -60,6 +60,7 @@ def _in_processes(function: Callable, arguments: Sequence[tuple], num_jobs: int)
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(active_children()) - others:
                 process.terminate()
+                process.join()
             raise
 
 
