@@ -11,6 +11,7 @@ from semmix._errors import SemmixError
 from semmix.generators.edm import EDMConfig, EDMDenoiser
 from semmix.generators.folder import NetworkGenerator
 from semmix.labels import mix_labels
+from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import (
@@ -87,6 +88,24 @@ def test_missing_shards_are_made_again_to_the_byte(generator, tmp_path):
     path.unlink()
     make_mixsets(generator, plan(), CONFIG, tmp_path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("bad", [1, 3])
+def test_a_shard_that_cannot_be_written_ends_the_work(generator, tmp_path, monkeypatch, bad):
+    write = MixSets.write_shard
+
+    def write_until_full(store, k, images):
+        if k == bad:
+            raise OSError("no space left")
+        write(store, k, images)
+
+    monkeypatch.setattr(MixSets, "write_shard", write_until_full)
+    with pytest.raises(OSError, match="no space left"):
+        make_mixsets(generator, plan(), CONFIG, tmp_path)
+    assert len(list(tmp_path.glob("shard-*"))) == bad  # those before it are there
+    monkeypatch.undo()
+    whole = make_mixsets(generator, plan(), CONFIG, tmp_path)
+    assert whole.missing(0, 1) == []
 
 
 def test_other_settings_are_refused(generator, tmp_path):

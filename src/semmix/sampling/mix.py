@@ -8,6 +8,7 @@ restart, and on the same machine it is the same to the byte.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -85,13 +86,18 @@ def make_mixsets(
     rank, world_size = rank_and_world()
     own, missing = plan.shards_of(rank, world_size), store.missing(rank, world_size)
     total, left = (plan.set_size * sum(len(plan.shard(k)) for k in ks) for ks in (own, missing))
-    with progress("mixed images", total, total - left) as bar:
+    with progress("mixed images", total, total - left) as bar, ThreadPoolExecutor(1) as writer:
+        writing = None
         for k in missing:
             chunks = []
             for sets in _chunks(plan.shard(k), max(1, config.batch_size // plan.set_size)):
                 chunks.append(_draw_sets(generator, plan, sample, sets, config.batch_size))
                 bar.advance(plan.set_size * len(sets))
-            store.write_shard(k, torch.cat(chunks))
+            if writing:
+                writing.result()  # where the last shard could not be written, stop
+            writing = writer.submit(store.write_shard, k, torch.cat(chunks))  # beside the next one
+        if writing:
+            writing.result()
     return store
 
 
