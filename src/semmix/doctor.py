@@ -20,6 +20,7 @@ CORE = ("torch", "numpy", "safetensors", "pillow", "scikit-learn", "tyro", "matp
 EXTRAS = {
     "clip": "transformers",
     "onnx": "onnxruntime",
+    "serve": "h11",
     "diffusers": "diffusers",
     "timm": "timm",
     "track": "tensorboard",

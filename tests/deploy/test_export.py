@@ -22,6 +22,7 @@ from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.images import read_image
 from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
 from semmix.deploy.rules import lower_bound
+from semmix.training.classifier import TrainConfig, train_classifier
 
 
 def test_folder_holds_everything(model_folder):
@@ -75,6 +76,42 @@ def test_a_program_that_disagrees_is_refused(model):
     with pytest.raises(SemmixError, match="nan"):
         broken = CalibratedNetwork(model.network.network, float("nan")).eval()
         check_program("model.onnx", broken, model.network, model.image_shape)
+
+
+class Branching(torch.nn.Module):
+    """A user's network that no exporter can follow."""
+
+    def forward(self, images):
+        return images.float().mean((2, 3)) * (2 if images.sum() > 9 else 3)
+
+
+class OneBatch(torch.nn.Module):
+    """A user's network for batches of two."""
+
+    def forward(self, images):
+        return images.float().view(2, 3, -1).mean(2)
+
+
+@pytest.mark.parametrize(
+    ("network", "answer"),
+    [(Branching(), "cannot become a program"), (OneBatch(), "cannot run a batch of 1")],
+)
+def test_networks_that_cannot_be_exported_are_explained(network, answer, tmp_path):
+    with pytest.raises(SemmixError, match=answer):
+        write_programs(CalibratedNetwork(network, 1.0), (3, 8, 8), tmp_path, onnx=False)
+
+
+def test_a_users_program_takes_its_program_along(digits, tmp_path):
+    layers = torch.nn.Flatten(), torch.nn.Linear(64, 10)
+    example, dims = torch.zeros(2, 1, 8, 8), ({0: torch.export.Dim("n", max=4096)},)
+    program = torch.export.export(torch.nn.Sequential(*layers), (example,), dynamic_shapes=dims)
+    torch.export.save(program, tmp_path / "mine.pt2")
+    config = TrainConfig(method="ce", init=str(tmp_path / "mine.pt2"), epochs=1, batch_size=50)
+    run = train_classifier(digits, config, tmp_path / "run")
+    folder = export_model(run, tmp_path / "model", onnx=False)
+    shutil.rmtree(run)
+    (tmp_path / "mine.pt2").unlink()
+    assert len(load_model(folder, "cpu").predict(digits.test.images[:3])) == 3
 
 
 def test_trials_hold_noise_and_extremes():

@@ -28,11 +28,8 @@ Program = Callable[[Tensor], Sequence[Tensor]]
 
 def write_programs(network: CalibratedNetwork, shape: Shape, out: Path, onnx: bool) -> float:
     """Write `model.pt2`, and `model.onnx` if wanted; return their largest difference to PyTorch."""
-    example = torch.zeros(2, *shape, dtype=torch.uint8)
     with _quiet():
-        exported = torch.export.export(
-            network, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},)
-        )
+        exported = _export(network, shape)
         _save_exported(exported, out / "model.pt2")
         program: Program = torch.export.load(out / "model.pt2").module()
     difference = check_program("model.pt2", program, network, shape)
@@ -69,7 +66,8 @@ def check_program(name: str, program: Program, network: CalibratedNetwork, shape
     """
     worst = 0.0
     for images in trial_images(shape):
-        for output, seen, wanted in zip(OUTPUTS, program(images), network(images), strict=True):
+        found = _run(name, program, images)
+        for output, seen, wanted in zip(OUTPUTS, found, network(images), strict=True):
             gap = float(((seen - wanted).abs() / wanted.abs().clamp(min=1)).max())
             if not gap <= TOLERANCE:  # NaN is a difference too
                 what = f"{name} disagrees with PyTorch on {output}"
@@ -90,6 +88,31 @@ def trial_images(shape: Shape) -> Iterator[Tensor]:
     extremes[2, ..., ::2] = 255
     extremes[3, :, 0, 0] = 255
     yield extremes
+
+
+def _export(network: CalibratedNetwork, shape: Shape) -> torch.export.ExportedProgram:
+    """Return the network as a program for any batch size."""
+    example = torch.zeros(2, *shape, dtype=torch.uint8)
+    try:
+        return torch.export.export(
+            network, (example,), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+        )
+    except Exception as error:  # a user's network may hold anything
+        fix = "its forward must not branch on pixels; predict and serve also take the run itself"
+        raise SemmixError("the network cannot become a program", _first_line(error), fix) from error
+
+
+def _run(name: str, program: Program, images: Tensor) -> Sequence[Tensor]:
+    try:
+        return program(images)
+    except Exception as error:  # programs check their inputs by errors of many types
+        what = f"{name} cannot run a batch of {len(images)}"
+        fix = "the network's forward must take batches of any size"
+        raise SemmixError(what, _first_line(error), fix) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
 
 def _save_exported(exported: torch.export.ExportedProgram, path: Path) -> None:
