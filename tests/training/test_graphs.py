@@ -1,10 +1,14 @@
 """Compiled networks, and captured steps where there is a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
 from semmix.classifiers import classifier
+from semmix.training import classifier as loop
+from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.graphs import CapturedStep, compiled
 
 
@@ -35,6 +39,17 @@ def test_many_kinds_and_batch_sizes_are_all_compiled():
     for num_classes in (3, 4):
         run(classifier("small", num_classes, 1, 8), counter, *range(2, 14, 2))
     assert counter.frame_count == 12  # torch's own limit is 8
+
+
+def test_a_second_run_compiles_nothing(tmp_path, toy_data, toy_source, monkeypatch):
+    """Nor does an epoch's end, which switches the network to evaluation and back."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    monkeypatch.setattr(loop, "_forward", lambda net, device: compiled(net, backend=counter))
+    config = TrainConfig(method="csm", classifier="small", epochs=2, batch_size=20, device="cpu")
+    for seed in range(2):
+        train_classifier(toy_data, replace(config, seed=seed), tmp_path / str(seed), toy_source)
+    assert counter.frame_count == 2  # real and mixed images
 
 
 def losses(device: torch.device, captures: bool) -> torch.Tensor:

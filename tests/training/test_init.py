@@ -48,6 +48,13 @@ def tied():
 def words():
     return "no network"
 
+def ours():
+    import semmix
+    return semmix.classifier("small", 3, 1, 8, mean=(0.75,), std=(0.5,))
+
+def lost():
+    return torch.load("gone.pt")
+
 class Tuple(Net):
     def forward(self, images):
         return (super().forward(images),)
@@ -182,6 +189,7 @@ def test_other_initial_weights_are_another_run(mynets, tmp_path, toy_data):
         ({"init": "mynets:Normalised"}, 0.25, 0.125),
         ({"init": "mynets:Normalised", "init_mean": (0.0,), "init_std": (1.0,)}, 0.0, 1.0),
         ({"init": "mynets:ready"}, None, None),
+        ({"init": "mynets:ours"}, 0.75, 0.5),
     ],
 )
 def test_how_images_are_normalised(mynets, toy_data, changes, mean, std):
@@ -214,11 +222,13 @@ def test_from_the_command_line(mynets, tmp_path):
         ({"init": "mynets:Tuple"}, "does not give logits .*: tuple"),
         ({"init": "mynets:words"}, "mynets:words is not a network: str"),
         ({"init": "mynets:tied"}, "net.conv.weight and net.again.weight"),
+        ({"init": "mynets:lost"}, "cannot be called: FileNotFoundError"),
         ({"init": "mynets:nobody"}, "cannot load network mynets:nobody"),
         ({"init": "resnet19"}, "cannot start from this"),
         ({"init": "gone.pt2"}, "no exported program here"),
         ({"init": "mynets.py"}, "cannot start from this"),
         ({"init": "."}, "no trained classifier"),
+        ({"init": "mynets:ours", "init_mean": (0.5,)}, "normalises its images by itself"),
         ({"init_mean": (0.5, 0.5, 0.5)}, "3 values for 1 channels"),
         ({"init_std": (0.0,)}, "positive"),
         ({"init": None, "init_mean": (0.5,)}, "name it with --init"),

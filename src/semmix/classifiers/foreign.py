@@ -136,8 +136,13 @@ def _check_apart(network: Classifier, name: str) -> None:
 
 def _import_network(name: str) -> nn.Module:
     fix = "write package.module:name of a torch.nn.Module, or of what returns one when called"
-    made = import_object(name, "network", fix)
-    made = copy.deepcopy(made) if isinstance(made, nn.Module) else made()
+    made = import_object(name, "network", f"{fix}; Python must find it from here")
+    try:
+        made = copy.deepcopy(made) if isinstance(made, nn.Module) else made()
+    except Exception as error:  # a user's code may raise anything
+        seen = f"{type(error).__name__}: {error}"
+        fix = "it is called without arguments, and must find the files it needs from here"
+        raise SemmixError(f"{name} cannot be called", seen, fix) from error
     if not isinstance(made, nn.Module):
         raise SemmixError(f"{name} is not a network", type(made).__name__, fix)
     return made

@@ -4,7 +4,13 @@ from pathlib import Path
 
 from semmix._errors import SemmixError
 from semmix.classifiers._base import Classifier
-from semmix.classifiers.foreign import Statistics, checked, foreign_classifier, is_foreign
+from semmix.classifiers.foreign import (
+    ForeignClassifier,
+    Statistics,
+    checked,
+    foreign_classifier,
+    is_foreign,
+)
 from semmix.classifiers.saved import load_classifier, saved_name
 
 
@@ -21,12 +27,16 @@ def initial_classifier(
     own network. How images are normalised: see `foreign_classifier`; a run's network knows it.
     """
     if Path(init).is_dir():
-        if any(named):
-            fix = "leave out --init-mean and --init-std"
-            raise SemmixError("a run's network normalises by itself", named, fix)
-        network, _ = load_classifier(init)
-        return checked(network, num_classes, image_shape, init), saved_name(init)
-    if is_foreign(init):
-        return foreign_classifier(init, num_classes, image_shape, named, default), init
-    fix = "name the folder of a run, an exported program (.pt2) or package.module:name"
-    raise SemmixError("cannot start from this", repr(init), fix)
+        network, name = load_classifier(init)[0], saved_name(init)
+        checked(network, num_classes, image_shape, init)
+        knows_how = True
+    elif is_foreign(init):
+        network, name = foreign_classifier(init, num_classes, image_shape, named, default), init
+        knows_how = not isinstance(network, ForeignClassifier)
+    else:
+        fix = "name the folder of a run, an exported program (.pt2) or package.module:name"
+        raise SemmixError("cannot start from this", repr(init), fix)
+    if knows_how and any(named):
+        fix = "leave out --init-mean and --init-std"
+        raise SemmixError(f"{init} normalises its images by itself", named, fix)
+    return network, name
