@@ -505,7 +505,7 @@ def test_agreement_with_people(tmp_path, capsys):
 
 def test_without_people_nothing_is_said_of_them(tmp_path):
     evaluation = evaluate(write_npz(tmp_path, *predictions()))
-    assert "human" not in evaluation
+    assert evaluation["human"] is None
     assert "people-title" not in (tmp_path / "x-evaluation" / "report.html").read_text()
 
 

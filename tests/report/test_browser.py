@@ -29,7 +29,7 @@ def evaluation(run_folders, tmp_path_factory):
     run = load_run(run_folders[0])
     known = {"cross_entropy": None, "kl_divergence": 0.1, "total_variation": 0.2}
     agreement = {"one-hot labels": {**known, "entropy_correlation": 0.3}}
-    human = {"source": "votes.npy", "entropy": 0.5, "agreement": agreement}
+    human = {"entropy": 0.5, "agreement": agreement}
     predictions = {"as given": run.before, "scaled": run.after}
     return write_evaluation(predictions, out, title="A title", human=human)
 

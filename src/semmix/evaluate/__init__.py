@@ -25,7 +25,7 @@ from semmix.evaluate.calibrate import (
     make_folds,
     make_pool,
 )
-from semmix.evaluate.human import compare_with_people
+from semmix.evaluate.human import compare_with_people, doubt_people, read_human
 from semmix.evaluate.measure import measure_samples
 from semmix.evaluate.page import write_page
 from semmix.evaluate.read import Names, read_parts
@@ -100,15 +100,14 @@ class EvaluateConfig:
 def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
     """Return all that was measured, after printing a table and writing files and a page."""
     test, val, notes, warnings = load_samples(config)
+    human = read_human(config.human, len(test), test.num_classes) if config.human else None
+    if human is not None:
+        warnings += doubt_people(human, test.labels)
     for line in [*notes, *(f"warning: {warning}" for warning in warnings)]:
         say(line)
     fitted = dict(fit_all(config, test, val))
-    people, doubts = compare_with_people(config.human, test, fitted) if config.human else ({}, [])
     results = measure_all(config, test, fitted)
     given = results[0]
-    for doubt in doubts:
-        say(f"warning: {doubt}")
-        warnings.append(doubt)
     if few := few_samples(given["metrics"]["ece"], given["ece_of_chance"], len(test)):
         say(f"warning: {few}")
         warnings.append(few)
@@ -121,7 +120,7 @@ def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
         "bins": config.bins,
         "level": config.level,
         "results": results,
-        **({"human": people} if people else {}),
+        "human": None if human is None else compare_with_people(human, test, fitted),
     }
     print_table(evaluation)
     folder = config.out or _default_folder(config.path)

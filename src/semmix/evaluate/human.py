@@ -19,23 +19,20 @@ ONE_HOT = "one-hot labels"
 
 
 def compare_with_people(
-    path: Path, test: Samples, fitted: Mapping[str, Fitted]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return how all predictions, and one-hot labels, agree with people; and warnings.
+    human: Array, test: Samples, fitted: Mapping[str, Fitted]
+) -> dict[str, Any]:
+    """Return how all predictions, and one-hot labels, agree with people.
 
     None stands for what is infinite (a class that people chose has probability 0) or undefined
     (the correlation with entropies that are all the same).
     """
-    human = read_human(path, len(test), test.num_classes)
     candidates = {ONE_HOT: np.eye(test.num_classes)[test.labels]}
     for name, each in fitted.items():
         candidates[name] = np.concatenate([each.apply(where, z) for where, z, _ in test.blocks()])
-    compared = {
-        "source": path.name,
+    return {
         "entropy": entropy(human),
         "agreement": {name: agreement(probs, human) for name, probs in candidates.items()},
     }
-    return compared, _look_closer(human, test.labels)
 
 
 def read_human(path: Path, num_rows: int, num_classes: int) -> Array:
@@ -68,7 +65,8 @@ def agreement(probs: Array, human: Array) -> dict[str, float | None]:
     return values
 
 
-def _look_closer(human: Array, labels: Array) -> list[str]:
+def doubt_people(human: Array, labels: Array) -> list[str]:
+    """Return a warning where people mostly choose another class than the label."""
     share = float((human.argmax(1) == labels).mean())
     if share >= 0.5:
         return []

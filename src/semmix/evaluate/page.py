@@ -37,7 +37,7 @@ def write_page(
         title=f"Evaluation of {evaluation['source']}",
         notes=notes,
         measured={result["name"]: _measured(result) for result in evaluation["results"]},
-        human=evaluation.get("human"),
+        human=evaluation["human"],
     )
 
 

@@ -38,8 +38,8 @@ def agreement_rows(human: dict[str, Any]) -> list[list[str]]:
 
 def _agreement_title(human: dict[str, Any]) -> str:
     return (
-        f"agreement with people, {human['source']}; cross-entropy is {human['entropy']:.4f} at "
-        "best; – is infinite or undefined"
+        f"agreement with people; cross-entropy is {human['entropy']:.4f} at best; "
+        "– is infinite or undefined"
     )
 
 
@@ -59,7 +59,7 @@ def print_table(evaluation: dict[str, Any]) -> None:
     """Show the table in the terminal, and one on people where there is one."""
     title = f"{evaluation['num_samples']:,} samples, {evaluation['num_classes']} classes; {UNITS}"
     _print_rows(title, table_rows(evaluation))
-    if human := evaluation.get("human"):
+    if human := evaluation["human"]:
         _print_rows(_agreement_title(human), agreement_rows(human))
 
 
@@ -83,7 +83,7 @@ def markdown(evaluation: dict[str, Any]) -> str:
     lines += [f"- {note}" for note in evaluation["notes"]]
     lines += [f"- **warning**: {warning}" for warning in evaluation["warnings"]]
     lines += ["", *_pipe_table(table_rows(evaluation))]
-    if human := evaluation.get("human"):
+    if human := evaluation["human"]:
         lines += ["", f"{_agreement_title(human)}.", "", *_pipe_table(agreement_rows(human))]
     return "\n".join(lines) + "\n"
 

@@ -22,11 +22,13 @@ from semmix._progress import progress
 from semmix.calibration import ood_auroc, ood_fpr
 from semmix.classifiers.saved import load_classifier, saved_image_shape
 from semmix.datasets import Split, load_dataset
-from semmix.report.runs import Strangeness, foreign_file
+from semmix.report.runs import Run, Strangeness, foreign_file
 from semmix.report.tables import AUROC, Estimate, Metric, Row, estimate
 
 LET_IN = Metric("let_in", "Let in")
 """Foreign images that pass for known ones where 95 % of the known must pass."""
+FOREIGN_METRICS = {"auroc": AUROC, "auroc_after": AUROC, "let_in": LET_IN}
+"""How each estimate of `Noticed` is shown."""
 FALSE_ALARMS = np.linspace(0, 1, 101)
 """Shares of test images called foreign at which curves are read off."""
 BATCH_SIZE = 500
@@ -137,9 +139,5 @@ def _notice(row: Row, place: int, name: str) -> Noticed:
     return Noticed(row.name, place, before, after)
 
 
-def _runs_with(row: Row, name: str) -> list:
+def _runs_with(row: Row, name: str) -> list[Run]:
     return [run for run in row.runs if name in run.foreign]
-
-
-FOREIGN_METRICS = {"auroc": AUROC, "auroc_after": AUROC, "let_in": LET_IN}
-"""How each estimate of `Noticed` is shown."""
