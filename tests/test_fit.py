@@ -2,13 +2,23 @@
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
+
+from semmix.cli import main
+from semmix.datasets import load_dataset
+from semmix.recipes.digits import smoke_digits
+from semmix.recipes.fit import learn_to_draw, mix_pairs, train_run
+from semmix.training.generator import GeneratorConfig
 
 SMALL = [
     "digits", "--seeds", "2", "--sets-per-pair", "2", "--sets-per-shard", "20",
@@ -115,3 +125,128 @@ def test_damaged_shard_stops_training_and_can_be_made_again(whole, tmp_path):
     finish(out)
     assert shard.read_bytes() == sound
     assert outcome(out) == outcome(whole)
+
+
+# ---- images of one's own
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Three classes of 70 smooth pictures; the third is the first with more contrast."""
+    folder = tmp_path_factory.mktemp("own") / "photos"
+    draw = torch.Generator().manual_seed(0)
+    for c, name in enumerate(("plain", "striped", "bold")):
+        (folder / name).mkdir(parents=True)
+        coarse = torch.rand(70, 3, 5, 5, generator=draw) * (1.0 if c == 2 else 0.5)
+        images = torch.nn.functional.interpolate(coarse, (40, 30), mode="bicubic").clamp(0, 1)
+        if c == 1:
+            images[:, :, ::4] = 0
+        for k, image in enumerate(images):
+            pixels = (image * 255).to(torch.uint8).permute(1, 2, 0).numpy()
+            Image.fromarray(pixels).save(folder / name / f"{k}.png")
+    return folder
+
+
+QUICK = [
+    "--seeds", "1", "--sets-per-pair", "2", "--sampler.num-steps", "2",
+    "--generator.num-images", "512", "--generator.batch-size", "32",
+    "--generator.checkpoint-seconds", "0", "--train.classifier", "small", "--train.epochs", "3",
+]  # fmt: skip
+
+
+def start_own(folder: Path, out: Path) -> subprocess.Popen:
+    words = ["fit", str(folder), *QUICK, "--minutes", "20", "--out", str(out)]
+    command = [sys.executable, "-m", "semmix.cli", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_own_images_stopped_by_ctrl_c_go_on_and_end_with_a_model(photos, tmp_path, capsys):
+    out = tmp_path / "out"
+    process = start_own(photos, out)
+    while not (out / "generator" / "checkpoint.safetensors").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, text
+    assert "the same command goes on from here" in text
+    assert "210 images in 3 classes: bold 70, plain 70, striped 70" in text
+    assert "plan (good, on this CPU): about" in text
+    plan = (out / "plan.json").read_bytes()
+
+    process = start_own(photos, out)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+    assert (out / "plan.json").read_bytes() == plan
+    assert "CSM" in text
+    assert f"use it: semmix predict {out / 'model'} IMAGES" in text
+    run = json.loads((out / "runs" / "csm-0" / "config.json").read_text())
+    assert run["leak"] is False
+
+    assert main(["predict", str(out / "model"), str(photos / "striped" / "0.png")]) == 0
+    assert "striped" in capsys.readouterr().out
+
+
+def test_few_images_are_fitted_without_a_generator(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "striped"):
+        (tmp_path / "few" / name).mkdir(parents=True)
+        for k in range(20):
+            path = photos / name / f"{k}.png"
+            (tmp_path / "few" / name / path.name).write_bytes(path.read_bytes())
+    status = main(["fit", "few", "--quality", "draft", "--minutes", "0.2", "--train.epochs", "3"])
+    printed = capsys.readouterr().out
+    assert status == 0
+    assert "too few to teach a generator" in printed
+    assert "only 6 images to calibrate on" in printed
+    assert not (tmp_path / "runs" / "few" / "generator").exists()
+    assert (tmp_path / "runs" / "few" / "model" / "model.json").exists()
+    assert (tmp_path / "runs" / "few" / "report.html").exists()
+
+
+def test_rare_classes_and_confused_pairs(photos, tmp_path):
+    """Two partners of many, rare classes repeated: the generator still knows its own split only."""
+    data = load_dataset(photos, size=32)
+    kept = torch.cat([(data.train.labels == c).nonzero().squeeze(1)[: [40, 4, 40][c]]
+                      for c in range(3)])  # fmt: skip
+    train = data.train.select(kept)
+    data = replace(data, train=train)
+    config = replace(
+        smoke_digits(), data=replace(smoke_digits().data, dataset="photos", train_size=None),
+        out=tmp_path / "out", seeds=1, partners=1, even_out=True,
+        generator=GeneratorConfig(network="cpu32", num_images=64, batch_size=16, num_grids=1),
+    )  # fmt: skip
+    folder = learn_to_draw(config, data)
+    manifest = json.loads((folder / "generator.json").read_text())
+    assert manifest["trained_on"] == train.digest
+    plain = train_run(config, data, "ce", 0, None)
+    store = mix_pairs(config, data, plain)
+    assert {c for pair in store.plan.pairs for c in pair} == {0, 1, 2}
+    assert len(store.plan.pairs) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["digits", "--minutes", "3"], "--minutes plans for images of your own"),
+        (["cifar10", "--quality=draft"], "--quality plans for images of your own"),
+        (["no/such/folder"], "no such folder"),
+        (["missing.csv"], "cannot read missing.csv"),
+        (["fotos"], "unknown data set"),
+    ],
+)
+def test_mistakes_are_answered(words, answer, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", *words]) == 1
+    assert answer in capsys.readouterr().err
+
+
+def test_the_short_help_names_options_that_exist(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--help"])
+    short = capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "photos/", "--help"])
+    full = capsys.readouterr().out
+    named = set(re.findall(r"--[a-z-]+", short)) - {"--help"}
+    assert len(named) > 6
+    assert all(f"{option} " in full or f"{option}," in full for option in named)

@@ -94,8 +94,8 @@ def fit(config: FitConfig) -> Path:
     source = gallery = None
     if mixes:
         plain = train_run(config, data, "ce", 0, None)
-        draw_images(config, data)
-        store = _mix(config, data, plain)
+        learn_to_draw(config, data)
+        store = mix_pairs(config, data, plain)
         notes = _annotate(config, data, store, plain)
         source = load_mixed(store.folder, notes.artifact.folder)
         gallery = open_gallery(store.folder, notes.artifact.folder)
@@ -128,7 +128,7 @@ def load_images(config: FitConfig) -> Dataset:
     return config.data.load()
 
 
-def draw_images(config: FitConfig, data: Dataset) -> Path:
+def learn_to_draw(config: FitConfig, data: Dataset) -> Path:
     """Train the generator on the training split; return its folder."""
     images, labels = data.train.images, data.train.labels
     if config.even_out:
@@ -159,7 +159,8 @@ def _on_device(stage: Stage, config: FitConfig) -> Stage:
     return replace(stage, device=config.device) if stage.device == "auto" else stage
 
 
-def _mix(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
+def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
+    """Draw the mixed sets: of all pairs, or of those that the run `plain` confuses most."""
     if config.partners is None:
         pairs = all_pairs(data.num_classes)
     else:

@@ -13,7 +13,7 @@ from semmix._device import to_device
 from semmix.classifiers import classifier
 from semmix.generators.edm import EDMDenoiser, network_preset
 
-ENOUGH_SECONDS = 1.5
+ENOUGH_SECONDS = 1.0
 PIXELS_PER_STEP = 32 * 32 * 32
 """On a CPU: 32 images of 32 x 32, or 2 of 128 x 128; there time grows with the pixels anyway."""
 GPU_BATCH = 256
