@@ -22,7 +22,7 @@ def compiled(network: N, backend: str | Callable = "inductor") -> N:
     """
     from torch._dynamo import config  # slow to import
 
-    config.recompile_limit = NUM_COMPILED
+    config.cache_size_limit = NUM_COMPILED  # recompile_limit is its other name, since torch 2.6
     return cast(N, torch.compile(network, dynamic=False, backend=backend))
 
 
