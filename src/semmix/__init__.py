@@ -34,6 +34,8 @@ _PUBLIC = {
     "MixSets": "semmix.mixsets",
     "MixPlan": "semmix.plan",
     "load_dataset": "semmix.datasets",
+    "export_model": "semmix.deploy",
+    "load_model": "semmix.deploy",
 }  # fmt: skip
 
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]

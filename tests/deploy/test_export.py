@@ -109,6 +109,8 @@ def test_a_users_program_takes_its_program_along(digits, tmp_path):
     config = TrainConfig(method="ce", init=str(tmp_path / "mine.pt2"), epochs=1, batch_size=50)
     run = train_classifier(digits, config, tmp_path / "run")
     folder = export_model(run, tmp_path / "model", onnx=False)
+    assert "# mine.pt2 for digits" in (folder / "README.md").read_text()
+    assert "Started from a network" in (folder / "README.md").read_text()
     shutil.rmtree(run)
     (tmp_path / "mine.pt2").unlink()
     assert len(load_model(folder, "cpu").predict(digits.test.images[:3])) == 3

@@ -371,6 +371,20 @@ def test_the_largest_image_is_answered(server, large):
     assert server.predict(large)[0] == 200
 
 
+def test_metrics_are_what_prometheus_reads(server, digit):
+    before = server.metric("semmix_request_seconds_count")
+    server.predict(digit)
+    text = server.request("GET", "/metrics")[1].decode()
+    assert re.search(r'semmix_requests_total{path="/predict",status="200"} [1-9]', text)
+    assert re.search(r'semmix_images_total{outcome="(answered|asked)"} [1-9]', text)
+    bars = [int(num) for num in re.findall(r'seconds_bucket{le="[^"]+"} (\d+)', text)]
+    assert bars == sorted(bars)  # each counts all that are faster
+    assert bars[-1] == server.metric("semmix_request_seconds_count") - 1 > before
+    names = {line.split("{")[0].split()[0] for line in text.splitlines() if line[0] != "#"}
+    typed = set(re.findall(r"# TYPE (\w+)", text))
+    assert {re.sub("_(bucket|sum|count)$", "", name) for name in names} == typed
+
+
 def test_limits_must_be_possible():
     with pytest.raises(SemmixError, match="max_images must be positive"):
         Limits(max_images=0)

@@ -89,6 +89,8 @@ def _training(facts: dict[str, Any]) -> Iterator[str]:
     training = facts["training"]
     options = "".join(f", {name} = {value}" for name, value in training["options"].items())
     yield f"- Method `{training['method']}`{options}; {training['epochs']} epochs."
+    if training["init"]:
+        yield f"- Started from a network with the digest `{training['init']}`."
     yield f"- Command: `{training['command']}`"
     for split, value in facts["data"].items():
         yield f"- Digest of the {split} images: `{value}`"

@@ -81,6 +81,7 @@ def describe_training(run: Run) -> dict[str, Any]:
     return {
         "dataset": run.manifest["inputs"]["dataset"],
         **{key: config.get(key) for key in ("method", "options", "classifier", "epochs", "seed")},
+        "init": run.manifest["inputs"].get("init"),
         "leak": run.leak,
         "command": run.command,
     }

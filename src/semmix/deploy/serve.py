@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from semmix.deploy.http import HttpServer
 
 PAGE = Path(__file__).with_name("page.html")
-PAGE_POLICY = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+PAGE_POLICY = (
+    "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
