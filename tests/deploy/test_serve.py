@@ -1,6 +1,7 @@
 """The endpoint, as its clients and its attackers meet it: a real process, real sockets."""
 
 import base64
+import contextlib
 import gzip
 import http.client
 import io
@@ -18,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from semmix import SemmixError
@@ -214,6 +217,22 @@ def test_a_form_may_hold_its_boundary_within_a_line():
     ]
     with pytest.raises(HttpError, match="1 to 1 images"):
         read_images(Request("POST", "/", headers, body), 1)
+
+
+@given(
+    body=st.lists(
+        st.sampled_from([b"--x", b"--", b"\r\n", b"\n", b"content-disposition:", b"form-data;",
+                         b"name=images", b'name*=utf-8\'\'"', b'{"images":', b"[", b"]", b"}", b'"',
+                         b"YQ==", b"\xff\0", b"\\ud800"])
+    ).map(b"".join),
+    kind=st.sampled_from(["application/json", "multipart/form-data; boundary=x",
+                          "multipart/form-data; boundary*=utf-8\'\'%E2%82%AC",
+                          "multipart/form-data; boundary*0=x; boundary*1=\xff"]),
+)  # fmt: skip
+def test_any_body_is_read_or_refused(body, kind):
+    with contextlib.suppress(HttpError):
+        files = read_images(Request("POST", "/predict", {"content-type": kind}, body), 3)
+        assert all(isinstance(file, bytes) for file in files)
 
 
 def test_large_requests_are_refused_before_they_arrive(server):
