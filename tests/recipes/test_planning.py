@@ -1,5 +1,7 @@
 """Plans: they fit their time by the cost model, and say what is not possible."""
 
+import re
+
 import pytest
 import torch
 
@@ -55,8 +57,8 @@ def test_more_time_is_used():
 
 
 def test_the_quality_names_a_time():
-    assert "about 5 min" in make_plan(facts(), SLOW, "draft", None).words[0]
     assert "about 30 min" in make_plan(facts(), SLOW, "good", None).words[0]
+    assert "about 3.0 hours" in make_plan(facts(), SLOW, "best", None).words[0]
 
 
 @pytest.mark.parametrize("counts", [[20, 20], [9] * 40, [95, 4]])
@@ -70,9 +72,11 @@ def test_few_images_are_calibrated_afterwards(counts):
 
 
 def test_without_time_no_generator():
-    plan = make_plan(facts(), SLOW, "good", 1)
+    plan = make_plan(facts(), SLOW, "draft", None)
     assert plan.methods == ["ce"]
-    assert "in 1 minutes a generator would learn nothing" in " ".join(plan.words)
+    assert "in 5 minutes a generator would learn nothing" in " ".join(plan.words)
+    (enough,) = re.findall(r"--minutes (\d+) would do", " ".join(plan.words))
+    assert make_plan(facts(), SLOW, "draft", float(enough)).methods == ["ce", "csm"]
 
 
 def test_too_many_images_for_the_time_are_admitted():

@@ -2,8 +2,8 @@
 
 The cost model is a sum: every image that passes through a network costs the seconds measured for it
 (`speed.py`). A classifier passes each real image once an epoch, and two mixed ones with it under
-CSM; a set is eight images, each drawn in so many evaluations of the generator. About half of the
-time goes to the classifiers, the rest to the generator and the sets it draws.
+CSM; a set is eight images, each drawn in so many evaluations of the generator. At most two fifths
+of the time go to the classifiers, the rest to the generator and the sets it draws.
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ AMBITIONS: dict[str, Ambition] = {
 SIZES = (32, 64, 128)
 RESERVE = 0.15
 """Part of the time kept for reading, evaluating and writing."""
-CLASSIFIERS_SHARE = 0.5
+CLASSIFIERS_SHARE = 0.4
 SETS_SHARE = 0.25
 """Of what the classifiers leave; the generator's training gets the rest."""
 MIN_TRAIN, MIN_PER_CLASS = 100, 10
 """Images a generator needs, in all and on average for each class."""
-MIN_SEEN = 4_000
-"""A generator trained on fewer images draws nothing one could recognise."""
+MIN_SEEN = 20_000
+"""A generator that has seen fewer images draws nothing one could recognise."""
+GENERATOR_STEPS = 2_000
+"""Steps are worth more than images at once: a short training takes smaller batches for them."""
 MIN_VAL = 50
 """Images a temperature wants to be fitted on."""
+TIMES = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720)
+"""Minutes a person may be told to give."""
 GOOD_EPOCHS, GOOD_STEPS, MIN_EPOCHS = 30, 1000, 5
 """A classifier is trained for so long at least, if that is possible at all."""
 MEMBERS = 8
@@ -138,11 +142,25 @@ def make_plan(facts: Facts, speed: Speed, quality: Quality, minutes: float | Non
     minutes = ambition.minutes if minutes is None else minutes
     if minutes <= 0:
         raise SemmixError("a plan needs time", f"{minutes:g} minutes", "give --minutes 5 or more")
-    seconds = 60 * minutes * (1 - RESERVE)
     network = candidates(facts.size, facts.on_gpu, quality)[1]
-    plan = mixing_plan(facts, speed, ambition, seconds, network) if facts.can_generate else None
-    plan = plan or plain_plan(facts, speed, ambition, seconds)
-    return replace(plan, words=plan_lines(plan, facts, quality, minutes))
+
+    def mixing(minutes: float) -> Plan | None:
+        if not facts.can_generate:
+            return None
+        return mixing_plan(facts, speed, ambition, _usable_seconds(minutes), network)
+
+    plan = mixing(minutes)
+    if plan is None:
+        enough = next(filter(mixing, TIMES), None)
+        plan = plain_plan(facts, speed, ambition, _usable_seconds(minutes))
+        stages = [_why_plain(facts, minutes, enough)]
+    else:
+        stages = _mixing_lines(plan, facts)
+    return replace(plan, words=_words(plan, facts, quality, minutes, stages))
+
+
+def _usable_seconds(minutes: float) -> float:
+    return 60 * minutes * (1 - RESERVE)
 
 
 def plain_plan(facts: Facts, speed: Speed, ambition: Ambition, seconds: float) -> Plan:
@@ -185,7 +203,7 @@ def mixing_plan(
         partners=partners,
         even_out=max(facts.class_counts) >= UNEVEN * min(facts.class_counts),
         generator={
-            "network": network, "batch_size": 512 if facts.on_gpu else 64, "num_grids": 1,
+            "network": network, "num_grids": 1, "batch_size": _generator_batch(facts, seen),
             "flip": facts.may_mirror, "checkpoint_seconds": 30.0, **length,
         },
         sampler={"num_steps": steps, "batch_size": 512 if facts.on_gpu else 64},
@@ -225,6 +243,13 @@ def _classifiers(
     return train, seeds, spent
 
 
+def _generator_batch(facts: Facts, seen: float) -> int:
+    """Return the images in a step of a generator that will see `seen` of them in all."""
+    if facts.on_gpu:
+        return 512
+    return min(64, max(16, 2 ** int(math.log2(seen / GENERATOR_STEPS))))
+
+
 def _num_sets(facts: Facts, affordable: float) -> int:
     """Return how many sets to draw: about one for each image, and two for each class at least."""
     wanted = min(max(facts.num_train, 300), MAX_SETS)
@@ -240,12 +265,13 @@ def _pairs(num_classes: int, num_sets: int) -> tuple[int | None, int]:
     return partners, max(1, num_sets // (num_classes * partners))
 
 
-def plan_lines(plan: Plan, facts: Facts, quality: Quality, minutes: float) -> list[str]:
+def _words(
+    plan: Plan, facts: Facts, quality: Quality, minutes: float, stages: list[str]
+) -> list[str]:
     """Return the plan for people who know neither diffusion nor calibration."""
     total = sum(plan.minutes.values()) / (1 - RESERVE)
     device = "GPU" if facts.on_gpu else "CPU"
-    lines = [f"plan ({quality}, on this {device}): about {_time(total)} in all"]
-    lines += _mixing_lines(plan, facts) if plan.generator else [_why_plain(facts, minutes)]
+    lines = [f"plan ({quality}, on this {device}): about {_time(total)} in all", *stages]
     if facts.num_val < MIN_VAL:
         lines.append(
             f"only {facts.num_val} images to calibrate on ({MIN_VAL} are wanted): read the "
@@ -272,8 +298,10 @@ def _mixing_lines(plan: Plan, facts: Facts) -> list[str]:
     ]
 
 
-def _why_plain(facts: Facts, minutes: float) -> str:
+def _why_plain(facts: Facts, minutes: float, enough: float | None) -> str:
     why = f"in {minutes:g} minutes a generator would learn nothing useful here"
+    if enough:
+        why += f" (--minutes {enough} would do)"
     if not facts.can_generate:
         why = (
             f"{facts.num_train:,} images to learn from in {facts.num_classes} classes are too few "
