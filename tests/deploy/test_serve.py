@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from semmix import SemmixError
+from semmix.cli import main
 from semmix.deploy import Caution
 from semmix.deploy.bodies import read_images
 from semmix.deploy.http import LINGER_SECONDS
@@ -257,6 +258,13 @@ def test_what_is_not_http_is_refused(server, text):
         assert client.recv(100).startswith(b"HTTP/1.1 400")
 
 
+def test_a_length_of_ten_thousand_digits_is_refused(server):
+    with server.socket() as client:
+        head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        client.sendall(head + b"Content-Length: " + b"9" * 10_000 + b"\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 4")
+
+
 def test_other_versions_are_refused(server):
     with server.socket() as client:
         client.sendall(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")
@@ -402,6 +410,11 @@ def test_metrics_are_what_prometheus_reads(server, digit):
     names = {line.split("{")[0].split()[0] for line in text.splitlines() if line[0] != "#"}
     typed = set(re.findall(r"# TYPE (\w+)", text))
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in names} == typed
+
+
+def test_a_port_in_use_is_explained(server, run, capsys):
+    assert main(["serve", str(run), "--port", str(server.port), "--device", "cpu"]) == 1
+    assert "choose another --host or --port" in capsys.readouterr().err
 
 
 def test_limits_must_be_possible():

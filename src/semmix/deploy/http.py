@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server: h11 knows the protocol, this file keeps time and counts bytes.
 
 A client that sends slowly, or nothing, costs one idle task until its time is over; when connections
-run out, the oldest of those still sending makes room. Requests held in memory are counted byte by
-byte, so however many come at once, memory stays within `Limits`.
+run out, the oldest of those that wait for their client makes room. Requests held in memory are
+counted byte by byte, so however many come at once, memory stays within `Limits`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from http import HTTPStatus
@@ -50,7 +51,7 @@ class HttpServer:
         self.service, self.limits = service, limits
         self.held_bytes = 0
         self.connections: set[asyncio.Task] = set()
-        self.receiving: dict[asyncio.Task, None] = {}  # the oldest first
+        self.idle: dict[asyncio.Task, None] = {}  # those that wait for their client, oldest first
         self.stopping = False
 
     async def start(self, host: str, port: int) -> tuple[asyncio.Server, int]:
@@ -64,7 +65,7 @@ class HttpServer:
         """Take no more requests, finish those that have arrived, close everything."""
         self.stopping = True
         server.close()
-        for task in list(self.receiving):
+        for task in list(self.idle):
             task.cancel()
         if self.connections:
             _, late = await asyncio.wait(self.connections, timeout=self.limits.client_seconds)
@@ -77,22 +78,30 @@ class HttpServer:
         self.connections.add(task)
         try:
             await _Connection(self, task, reader, writer).run()
-        except (ConnectionError, asyncio.CancelledError, asyncio.TimeoutError):
+        except (OSError, asyncio.CancelledError, asyncio.TimeoutError):
             pass  # the client went away, was too slow to take its answer, or made room for another
         finally:
             self.connections.discard(task)
-            self.receiving.pop(task, None)
             writer.close()
 
     def make_room(self) -> None:
         """Let go of the slowest sender if there are too many connections."""
         if len(self.connections) <= self.limits.max_connections:
             return
-        oldest = next(iter(self.receiving), None)
+        oldest = next(iter(self.idle), None)
         if oldest is None:
             raise HttpError(503, "too many requests at once; come again", {"retry-after": "1"})
-        del self.receiving[oldest]
+        del self.idle[oldest]
         oldest.cancel()
+
+    @contextlib.contextmanager
+    def waiting(self, task: asyncio.Task) -> Iterator[None]:
+        """Mark a connection as one that may be let go."""
+        self.idle[task] = None
+        try:
+            yield
+        finally:
+            self.idle.pop(task, None)
 
 
 class _Connection:
@@ -151,16 +160,14 @@ class _Connection:
 
     async def _exchange(self) -> Response | None:
         """Return the answer to the next request; None if there is none."""
-        self.server.receiving[self.task] = None
+        self.server.make_room()
         try:
-            self.server.make_room()
-            request = await asyncio.wait_for(self._receive(), self.limits.client_seconds)
+            with self.server.waiting(self.task):
+                request = await asyncio.wait_for(self._receive(), self.limits.client_seconds)
         except asyncio.TimeoutError:
             if not self.head.method and not self.http.trailing_data[0]:
                 return None  # kept alive for a request that did not come
             raise HttpError(408, f"no whole request in {self.limits.client_seconds:g} s") from None
-        finally:
-            self.server.receiving.pop(self.task, None)
         return await self._answer(request) if request else None
 
     async def _answer(self, request: Request) -> Response:
@@ -243,7 +250,7 @@ class _Connection:
 
     async def _linger(self) -> None:
         """Throw away what the client still sends: closing at once could take the answer from it."""
-        with contextlib.suppress(asyncio.TimeoutError, OSError):
+        with contextlib.suppress(asyncio.TimeoutError, OSError), self.server.waiting(self.task):
             self.writer.write_eof()
             await asyncio.wait_for(self._drain(), LINGER_SECONDS)
 

@@ -79,7 +79,11 @@ async def _serve(command: Serve, service: PredictionService) -> None:
         with contextlib.suppress(NotImplementedError):  # Windows stops by KeyboardInterrupt
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
     service.server = HttpServer(service, command.limits)
-    listener, port = await service.server.start(command.host, command.port)
+    try:
+        listener, port = await service.server.start(command.host, command.port)
+    except OSError as error:
+        where = f"cannot listen at {command.host}, port {command.port}"
+        raise SemmixError(where, error, "choose another --host or --port") from error
     say(f"listening at http://{command.host}:{port} (Ctrl-C stops)")
     if not _is_local(command.host):
         say("warning: anyone who reaches this address can ask; there is no password and no TLS")
