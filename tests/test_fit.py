@@ -132,12 +132,12 @@ def test_damaged_shard_stops_training_and_can_be_made_again(whole, tmp_path):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """Three classes of 70 smooth pictures; the third is the first with more contrast."""
+    """Three classes of 130 smooth pictures; the third is the first with more contrast."""
     folder = tmp_path_factory.mktemp("own") / "photos"
     draw = torch.Generator().manual_seed(0)
     for c, name in enumerate(("plain", "striped", "bold")):
         (folder / name).mkdir(parents=True)
-        coarse = torch.rand(70, 3, 5, 5, generator=draw) * (1.0 if c == 2 else 0.5)
+        coarse = torch.rand(130, 3, 5, 5, generator=draw) * (1.0 if c == 2 else 0.5)
         images = torch.nn.functional.interpolate(coarse, (40, 30), mode="bicubic").clamp(0, 1)
         if c == 1:
             images[:, :, ::4] = 0
@@ -169,7 +169,7 @@ def test_own_images_stopped_by_ctrl_c_go_on_and_end_with_a_model(photos, tmp_pat
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 130, text
     assert "the same command goes on from here" in text
-    assert "210 images in 3 classes: bold 70, plain 70, striped 70" in text
+    assert "390 images in 3 classes: bold 130, plain 130, striped 130" in text
     assert "plan (good, on this CPU): about" in text
     plan = (out / "plan.json").read_bytes()
 

@@ -61,7 +61,7 @@ def test_the_quality_names_a_time():
     assert "about 3.0 hours" in make_plan(facts(), SLOW, "best", None).words[0]
 
 
-@pytest.mark.parametrize("counts", [[20, 20], [9] * 40, [95, 4]])
+@pytest.mark.parametrize("counts", [[20, 20], [9] * 40, [105, 105]])
 def test_few_images_are_calibrated_afterwards(counts):
     plan = make_plan(facts(counts=counts, num_val=9), SLOW, "good", None)
     assert plan.methods == ["ce"]

@@ -1,11 +1,13 @@
 """The quick check finds wrong labels, leaves right ones alone, and knows what may be mirrored."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
 from semmix.datasets import Split
-from semmix.recipes.suspects import second_opinion, suspected
+from semmix.recipes.suspects import SecondOpinion, second_opinion, suspected
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,13 @@ def test_mirrored_digits_are_no_digits_but_mirrored_textures_are_textures(digits
     images = torch.where(labels.bool()[:, None, None, None], smooth, rough)
     textures = Split((images.clamp(0, 1) * 255).to(torch.uint8), labels)
     assert second_opinion(textures, torch.arange(200), 2).may_mirror
+
+
+def test_chance_does_not_forbid_mirroring():
+    opinion = SecondOpinion(num_images=1000, accuracy=0.64, mirrored_accuracy=0.49, suspects=[])
+    assert not opinion.may_mirror
+    assert replace(opinion, mirrored_accuracy=0.6).may_mirror
+    assert replace(opinion, num_images=300).may_mirror
 
 
 def test_copies_do_not_vouch_for_each_other(digits):

@@ -41,8 +41,8 @@ RESERVE = 0.15
 CLASSIFIERS_SHARE = 0.4
 SETS_SHARE = 0.25
 """Of what the classifiers leave; the generator's training gets the rest."""
-MIN_TRAIN, MIN_PER_CLASS = 100, 10
-"""Images a generator needs, in all and on average for each class."""
+MIN_TRAIN, MIN_PER_CLASS = 250, 10
+"""Images a generator needs, in all and on average for each class; from fewer it learns copies."""
 MIN_SEEN = 20_000
 """A generator that has seen fewer images draws nothing one could recognise."""
 GENERATOR_STEPS = 2_000

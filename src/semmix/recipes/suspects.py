@@ -11,6 +11,7 @@ and the given one is very unlikely.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,6 +33,8 @@ MAX_IMAGES = 20_000
 UNLIKELY = 0.02
 MIRRORED_ACCURACY = 0.85
 """Images may be mirrored if the quick model is nearly as often right on mirrored ones."""
+SURE_ERRORS = 5
+"""Or if the difference is within so many standard errors: few images must not forbid it."""
 CHUNK = 2048
 
 
@@ -60,8 +63,10 @@ class SecondOpinion:
 
     @property
     def may_mirror(self) -> bool:
-        """Whether a mirrored image still shows its class."""
-        return self.mirrored_accuracy >= MIRRORED_ACCURACY * self.accuracy
+        """Whether a mirrored image still shows its class, as far as so few images can tell."""
+        p, q = self.accuracy, self.mirrored_accuracy
+        chance = SURE_ERRORS * math.sqrt((p * (1 - p) + q * (1 - q)) / self.num_images)
+        return q >= MIRRORED_ACCURACY * p or p - q <= chance
 
 
 def second_opinion(split: Split, groups: Tensor, num_classes: int) -> SecondOpinion:
