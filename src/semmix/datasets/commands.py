@@ -49,7 +49,7 @@ class DataCheckConfig(_DataConfig):
     """Check an imported data set against its digests, or every file of an image folder."""
 
     name: Positional[str]
-    """The data set, or the path of an image folder."""
+    """The data set, or the path of an image folder or of a .csv or .jsonl file."""
 
 
 def list_data(config: DataListConfig) -> dict[str, bool]:

@@ -16,7 +16,8 @@ class DatasetConfig:
     """Which images, and how they are split."""
 
     dataset: Positional[str]
-    """Name of a data set (semmix data list), or an image folder with one sub-folder per class."""
+    """Name of a data set (semmix data list), a folder with one sub-folder of images per class, or a
+    .csv or .jsonl file of paths and labels."""
     root: Path | None = None
     """Where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets by default."""
     protocol: str = "code"
