@@ -61,7 +61,7 @@ def check_image(data: bytes, max_pixels: int) -> None:
         raise BadImageError("too large", seen)
 
 
-def _from_json(body: bytes) -> list[bytes]:
+def _from_json(body: bytes | bytearray) -> list[bytes]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -82,22 +82,22 @@ def _from_base64(place: int, text: Any) -> bytes:
 def _from_form(request: Request) -> list[bytes]:
     """Return the files of a form (RFC 7578); every part must be called `images`."""
     header = _header("content-type", request.headers["content-type"])
-    boundary = str(header.get_param("boundary", ""))
-    first, *parts = (b"\r\n" + request.body).split(b"\r\n--" + boundary.encode("latin-1"))
-    if not boundary or first or not parts or not parts.pop().startswith(b"--"):
-        raise HttpError(400, "the form has no boundary, or does not end with it")
-    return list(map(_from_part, parts))
+    delimiter = b"--" + str(header.get_param("boundary", "")).encode("latin-1")
+    first, *others = request.body.split(b"\r\n" + delimiter)
+    begins = delimiter != b"--" and first.startswith(delimiter)
+    if not (begins and others and others.pop().startswith(b"--")):
+        raise HttpError(400, "the form has no boundary, or does not begin and end with it")
+    return [_from_part(part) for part in (first.removeprefix(delimiter), *others)]
 
 
-def _from_part(part: bytes) -> bytes:
-    head, blank, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
+def _from_part(part: bytes | bytearray) -> bytes:
+    end = part.find(b"\r\n\r\n")
+    lines = part[: max(end, 0)].decode("latin-1").split("\r\n")
     named = [line for line in lines if line.lower().startswith("content-disposition:")]
     disposition = _header("content-disposition", named[0].partition(":")[2] if named else "")
-    name = disposition.get_param("name", header="content-disposition")
-    if not blank or name != FIELD:
+    if disposition.get_param("name", header="content-disposition") != FIELD:
         raise HttpError(400, f"every part of the form must be a file called {FIELD}")
-    return content
+    return bytes(memoryview(part)[end + 4 :])
 
 
 def _header(name: str, value: str) -> Message:

@@ -198,8 +198,7 @@ class _Connection:
                 self._hold(len(event.data))
                 self.body += event.data
             elif isinstance(event, h11.EndOfMessage):
-                whole, self.body = bytes(self.body), bytearray()
-                return replace(self.head, body=whole)
+                return replace(self.head, body=self.body)
             elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
                 return None
 

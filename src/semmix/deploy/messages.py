@@ -58,7 +58,7 @@ class Request:
     method: str
     path: str
     headers: dict[str, str]
-    body: bytes = b""
+    body: bytes | bytearray = b""
 
 
 @dataclass(frozen=True)
