@@ -23,7 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "fit": Command(
-        "Walk the whole path: generator, mixed sets, annotation, classifiers, report.",
+        "From a folder of images, or a data set, to a calibrated model and a report.",
         "semmix.recipes.choose", "FitConfig", "fit", "recipe_for",
     ),
     "data list": Command(

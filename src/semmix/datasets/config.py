@@ -16,8 +16,7 @@ class DatasetConfig:
     """Which images, and how they are split."""
 
     dataset: Positional[str]
-    """Name of a data set (semmix data list), a folder with one sub-folder of images per class, or a
-    .csv or .jsonl file of paths and labels."""
+    """A data set (semmix data list), a folder of class folders, or a .csv or .jsonl of paths."""
     root: Path | None = None
     """Where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets by default."""
     protocol: str = "code"
