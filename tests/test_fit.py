@@ -193,7 +193,7 @@ def test_few_images_are_fitted_without_a_generator(photos, tmp_path, capsys, mon
         for k in range(20):
             path = photos / name / f"{k}.png"
             (tmp_path / "few" / name / path.name).write_bytes(path.read_bytes())
-    status = main(["fit", "few", "--quality", "draft", "--minutes", "0.2", "--train.epochs", "3"])
+    status = main(["fit", "--quality", "draft", "few/", "--minutes", "0.2", "--train.epochs", "3"])
     printed = capsys.readouterr().out
     assert status == 0
     assert "too few to teach a generator" in printed
@@ -227,7 +227,7 @@ def test_rare_classes_and_confused_pairs(photos, tmp_path):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["digits", "--minutes", "3"], "--minutes plans for images of your own"),
+        (["--minutes", "3", "digits"], "--minutes plans for images of your own"),
         (["cifar10", "--quality=draft"], "--quality plans for images of your own"),
         (["no/such/folder"], "no such folder"),
         (["missing.csv"], "cannot read missing.csv"),

@@ -46,32 +46,37 @@ semmix fit IMAGES --help shows every setting of every stage."""
 
 
 def recipe_for(arguments: Sequence[str]) -> FitConfig:
-    """Return the recipe of the images that the arguments begin with; the demo's without any.
+    """Return the recipe of the images that the arguments name; the demo's if they name none.
 
     For images of one's own that is a plan, so they are looked at here.
 
     >>> recipe_for(["digits", "--seeds", "2"]).train.classifier
     'small'
-    >>> recipe_for(["cifar10"]).train.classifier
+    >>> recipe_for(["--seeds", "2", "cifar10"]).train.classifier
     'resnet18'
     """
     if any(word in HELP for word in arguments[:1]):
         say(SHORT_HELP)
         raise SystemExit(0)
-    named = next(iter(arguments), "digits")
-    if named == "digits" or named.startswith("-"):
-        return _unplanned(digits(), arguments)
-    if not looks_like_path(named):
-        return _unplanned(images(named), arguments)
-    recipe = own_images(named)
-    if any(word in HELP for word in arguments):
-        return recipe
-    return planned(tyro.cli(FitConfig, prog="semmix fit", args=list(arguments), default=recipe))
-
-
-def _unplanned(recipe: FitConfig, arguments: Sequence[str]) -> FitConfig:
+    named = _named(arguments)
+    if looks_like_path(named):
+        recipe = own_images(named)
+        wants_help = any(word in HELP for word in arguments)
+        return recipe if wants_help else planned(_read(arguments, recipe))
+    recipe = digits() if named == "digits" else images(named)
     for option in ("--minutes", "--quality"):
         if any(word.split("=")[0] == option for word in arguments):
-            fix = f"leave it out, or set the stages: semmix fit {recipe.data.dataset} --help"
-            raise SemmixError(f"{option} plans for images of your own", recipe.data.dataset, fix)
+            fix = f"leave it out, or set the stages: semmix fit {named} --help"
+            raise SemmixError(f"{option} plans for images of your own", named, fix)
     return recipe
+
+
+def _named(arguments: Sequence[str]) -> str:
+    """Return the images that the arguments name, usually first."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0]
+    return _read(arguments, digits()).data.dataset
+
+
+def _read(arguments: Sequence[str], recipe: FitConfig) -> FitConfig:
+    return tyro.cli(FitConfig, prog="semmix fit", args=list(arguments), default=recipe)
