@@ -14,10 +14,10 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from semmix import SemmixError
-from semmix._files import write_json
+from semmix._files import write_json, write_tensors
 from semmix.classifiers import classifier
 from semmix.cli import main
-from semmix.deploy import export_model, load_model
+from semmix.deploy import Caution, export_model, load_model
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.images import read_image
 from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
@@ -197,6 +197,26 @@ def test_export_command_looks_at_the_source(run, tmp_path, capsys):
     assert "nothing to export here" in capsys.readouterr().err
     assert main(["export", str(run), "--out", str(tmp_path / "m"), "--no-onnx"]) == 0
     assert "semmix predict" in capsys.readouterr().out
+
+
+def test_options_for_runs_do_not_fit_mixed_sets(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text("{}")
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "m"), "--no-onnx"]) == 1
+    assert "is a store of mixed sets, which these do not fit: onnx=False" in capsys.readouterr().err
+
+
+def test_few_validation_images_promise_little(run, digits, tmp_path):
+    """Ten: sets for 99 % hold every class, nothing is called strange, and the card says so."""
+    few = shutil.copytree(run, tmp_path / "run")
+    tensors = load_file(run / "logits-val.safetensors")
+    write_tensors(few / "logits-val.safetensors", {k: t[:10] for k, t in tensors.items()})
+    folder = export_model(few, tmp_path / "model", onnx=False)
+    model = load_model(folder, "cpu")
+    assert model.rules.ood_threshold is None
+    for answer in model.predict(digits.test.images[:5], Caution(coverage=0.99)):
+        assert len(answer.prediction_set) == 10
+        assert not answer.ood_warning
+    assert "too few validation images" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("percent", [50, 90, 95, 99])
