@@ -120,6 +120,12 @@ def test_the_terminal_gets_a_table(capsys, run, image_files):
     assert "(confidence below 0.999)" in said
 
 
+def test_names_cannot_command_the_terminal(capsys, run, tmp_path):
+    _, said = predict(capsys, run, tmp_path / "a\x1b[31m\nb.png")
+    assert "a?[31m?b.png" in said
+    assert "\x1b" not in said
+
+
 def test_status_tells_whether_all_failed(capsys, run, image_files, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"\x89PNG")
     assert predict(capsys, run, tmp_path / "bad.png")[0] == 1

@@ -165,7 +165,8 @@ def _table(class_names: Sequence[str]) -> Write:
     say(f"{'file':{FILE_WIDTH}}  {'class':{width}}  confidence %  entropy")
 
     def write(row: Row) -> None:
-        name = row["file"]
+        # A file's name may hold line ends or commands to the terminal.
+        name = "".join(c if c.isprintable() else "?" for c in row["file"])
         name = name if len(name) <= FILE_WIDTH else f"…{name[1 - FILE_WIDTH :]}"
         say(f"{name:{FILE_WIDTH}}  {_line(row, width)}".rstrip())
 
