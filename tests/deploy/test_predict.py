@@ -121,7 +121,8 @@ def test_the_terminal_gets_a_table(capsys, run, image_files):
 
 
 def test_names_cannot_command_the_terminal(capsys, run, tmp_path):
-    _, said = predict(capsys, run, tmp_path / "a\x1b[31m\nb.png")
+    (tmp_path / "a\x1b[31m\nb.png").touch()
+    _, said = predict(capsys, run, tmp_path)
     assert "a?[31m?b.png" in said
     assert "\x1b" not in said
 
