@@ -186,21 +186,21 @@ def test_own_images_stopped_by_ctrl_c_go_on_and_end_with_a_model(photos, tmp_pat
     assert "striped" in capsys.readouterr().out
 
 
-def test_few_images_are_fitted_without_a_generator(photos, tmp_path, capsys, monkeypatch):
+def test_a_table_of_few_images_is_fitted_without_a_generator(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("plain", "striped"):
-        (tmp_path / "few" / name).mkdir(parents=True)
-        for k in range(20):
-            path = photos / name / f"{k}.png"
-            (tmp_path / "few" / name / path.name).write_bytes(path.read_bytes())
-    status = main(["fit", "--quality", "draft", "few/", "--minutes", "0.2", "--train.epochs", "3"])
+    rows = [f"{photos}/{name}/{k}.png;{name}" for name in ("plain", "striped") for k in range(20)]
+    (tmp_path / "few.csv").write_text("\n".join(["file;class", *rows, "gone.png;plain"]))
+    words = ["--quality", "draft", "few.csv", "--minutes", "0.2", "--train.epochs", "3"]
+    status = main(["fit", *words])
     printed = capsys.readouterr().out
     assert status == 0
+    assert "1 files cannot be used and are left out: gone.png (unreadable)" in printed
     assert "too few to teach a generator" in printed
     assert "only 6 images to calibrate on" in printed
-    assert not (tmp_path / "runs" / "few" / "generator").exists()
-    assert (tmp_path / "runs" / "few" / "model" / "model.json").exists()
-    assert (tmp_path / "runs" / "few" / "report.html").exists()
+    out = tmp_path / "runs" / "few"
+    assert not (out / "generator").exists()
+    assert (out / "model" / "model.json").exists()
+    assert (out / "report.html").exists()
 
 
 def test_rare_classes_and_confused_pairs(photos, tmp_path):
