@@ -16,7 +16,8 @@ from PIL import Image
 
 from semmix.cli import main
 from semmix.datasets import load_dataset
-from semmix.recipes.digits import smoke_digits
+from semmix.recipes.choose import recipe_for
+from semmix.recipes.digits import digits, smoke_digits
 from semmix.recipes.fit import learn_to_draw, mix_pairs, train_run
 from semmix.training.generator import GeneratorConfig
 
@@ -238,6 +239,12 @@ def test_mistakes_are_answered(words, answer, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["fit", *words]) == 1
     assert answer in capsys.readouterr().err
+
+
+def test_a_known_data_set_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "digits" / "cat").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert recipe_for(["digits"]) == digits()
 
 
 def test_the_short_help_names_options_that_exist(capsys):

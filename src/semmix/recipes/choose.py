@@ -8,6 +8,7 @@ import tyro
 
 from semmix._errors import SemmixError
 from semmix._progress import say
+from semmix.datasets import list_datasets
 from semmix.datasets.listing import looks_like_path
 from semmix.recipes.digits import digits
 from semmix.recipes.fit import FitConfig, fit
@@ -59,7 +60,7 @@ def recipe_for(arguments: Sequence[str]) -> FitConfig:
         say(SHORT_HELP)
         raise SystemExit(0)
     named = _named(arguments)
-    if looks_like_path(named):
+    if named not in list_datasets() and looks_like_path(named):
         recipe = own_images(named)
         wants_help = any(word in HELP for word in arguments)
         return recipe if wants_help else planned(_read(arguments, recipe))

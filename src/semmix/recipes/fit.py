@@ -14,9 +14,8 @@ from semmix._device import pick_device
 from semmix._errors import SemmixError
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
-from semmix.datasets import Dataset
+from semmix.datasets import Dataset, list_datasets
 from semmix.datasets.config import DatasetConfig
-from semmix.datasets.listing import looks_like_path
 from semmix.encoders import load_encoder
 from semmix.generators import load_generator
 from semmix.methods import method_class
@@ -123,7 +122,7 @@ def fit(config: FitConfig) -> Path:
 def load_images(config: FitConfig) -> Dataset:
     """Return the images: those that were made ready in `out`, or the data set by its name."""
     ready = config.out / IMAGES
-    if looks_like_path(config.data.dataset) and ready.exists():
+    if config.data.dataset not in list_datasets() and ready.exists():
         return replace(config.data, dataset=str(ready)).load()
     return config.data.load()
 
