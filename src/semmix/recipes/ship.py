@@ -16,6 +16,7 @@ from semmix.classifiers.saved import load_classifier
 from semmix.deploy import can_write_onnx, export_model
 from semmix.deploy.model import MANIFEST
 from semmix.report import load_run
+from semmix.report.runs import Predictions
 from semmix.report.tables import METHOD_NAMES, percent
 
 SURE, UNSURE = 0.9, 0.6
@@ -55,22 +56,42 @@ def closing_words(run: Path, model: Path) -> list[str]:
     trained = load_run(run)
     method = METHOD_NAMES.get(trained.settings["method"], trained.settings["method"])
     answers = trained.after
-    claimed, right = percent(answers.confidence.mean()), percent(answers.correct.mean())
-    lines = [
+    return [
         f"the model is {method}, seed {trained.seed}: the best on the validation images",
-        f"on {len(answers.labels):,} test images it claims to be {claimed} sure on average and is "
-        f"right on {right}",
-        *_how_often_right(f"at least {SURE:.0%} sure", answers.correct[answers.confidence >= SURE]),
-        *_how_often_right(f"less than {UNSURE:.0%} sure",
-                          answers.correct[answers.confidence < UNSURE]),
+        *worth(answers, trained.manifest["class_names"]),
         f"use it: semmix predict {model} IMAGES",
-    ]  # fmt: skip
-    return lines
+    ]
+
+
+def worth(answers: Predictions, class_names: Sequence[str]) -> list[str]:
+    """Return in plain words how far answers and their confidence can be trusted."""
+    confidence, correct = answers.confidence, answers.correct
+    claimed, right = percent(confidence.mean()), percent(correct.mean())
+    return [
+        f"on {len(correct):,} test images it claims to be {claimed} sure on average and is right "
+        f"on {right}",
+        *_hardly_better(answers, class_names),
+        *_how_often_right(f"at least {SURE:.0%} sure", correct[confidence >= SURE]),
+        *_how_often_right(f"less than {UNSURE:.0%} sure", correct[confidence < UNSURE]),
+    ]
+
+
+def _hardly_better(answers: Predictions, class_names: Sequence[str]) -> list[str]:
+    """Say so where always giving the same answer would do nearly as well."""
+    counts = np.bincount(answers.labels, minlength=len(class_names))
+    frequent, accuracy = int(counts.argmax()), float(answers.correct.mean())
+    standard_error = np.sqrt(accuracy * (1 - accuracy) / len(answers.labels))
+    always = counts[frequent] / len(answers.labels)
+    if accuracy - always > 2 * standard_error:
+        return []
+    return [
+        f"always saying {class_names[frequent]} would be right on {percent(always)}: do not rely "
+        "on it, give it more images or more time"
+    ]
 
 
 def _how_often_right(when: str, correct: np.ndarray) -> list[str]:
     if not len(correct):
         return [f"it is never {when}"]
-    return [
-        f"where it is {when} ({len(correct):,} images) it is right on {percent(correct.mean())}"
-    ]
+    right = percent(correct.mean())
+    return [f"where it is {when} ({len(correct):,} images) it is right on {right}"]

@@ -1,0 +1,58 @@
+"""Which run is shipped, and what is said of it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from semmix.recipes.ship import best_run, worth
+from semmix.report.runs import Predictions
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """A function that writes what `best_run` reads of a run."""
+
+    def make(method, seed, skill):
+        run = tmp_path / f"{method}-{seed}"
+        run.mkdir()
+        (run / "config.json").write_text(json.dumps({"inputs": {"config": {"method": method}}}))
+        labels = torch.arange(200) % 4
+        noise = torch.randn(200, 4, generator=torch.Generator().manual_seed(seed))
+        logits = 10 * (skill * torch.nn.functional.one_hot(labels, 4) + noise)
+        save_file({"logits": logits, "labels": labels}, run / "logits-val.safetensors")
+        return run
+
+    return make
+
+
+def test_the_better_method_wins_and_within_it_the_better_seed(make_run):
+    """Not the single best run: its method may have been lucky once."""
+    lucky = [make_run("ce", 0, 3.0), make_run("ce", 1, 0.5)]
+    steady = [make_run("csm", 2, 2.5), make_run("csm", 3, 2.9)]
+    assert best_run([*lucky, *steady]) == steady[1]
+
+
+def answers(accuracy, confidence, num=400, num_classes=2):
+    labels = np.arange(num) % num_classes
+    right = np.arange(num) < accuracy * num
+    predicted = np.where(right, labels, (labels + 1) % num_classes)
+    probs = np.full((num, num_classes), (1 - confidence) / (num_classes - 1))
+    probs[np.arange(num), predicted] = confidence
+    return Predictions(probs, labels)
+
+
+def test_words_of_a_sound_model():
+    words = worth(answers(0.95, 0.94), ["cat", "dog"])
+    assert words == [
+        "on 400 test images it claims to be 94.0\xa0% sure on average and is right on 95.0\xa0%",
+        "where it is at least 90% sure (400 images) it is right on 95.0\xa0%",
+        "it is never less than 60% sure",
+    ]
+
+
+def test_a_model_that_has_learned_nothing_is_not_praised():
+    words = "\n".join(worth(answers(0.52, 0.7), ["cat", "dog"]))
+    assert "always saying cat would be right on 50.0\xa0%: do not rely on it" in words
