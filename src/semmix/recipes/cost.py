@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,14 +18,13 @@ from semmix.generators.edm import EDMDenoiser, network_preset
 from semmix.methods import Batch, method
 from semmix.recipes.cells import OWN, Cell, Mixing
 from semmix.recipes.protocols import training_of
+from semmix.recipes.speed import ENOUGH_SECONDS, seconds_per_step
 
 SMALL_BATCH = 8
 """Images in the batch by which passes through the network are counted."""
 CPU_BATCH = 2
 """Images in a timed step of a large network on a CPU, where time grows with the images anyway."""
 NUM_TIMED_STEPS = 3
-ENOUGH_SECONDS = 1.0
-"""A slow network is timed over fewer steps."""
 
 
 @dataclass(frozen=True)
@@ -238,28 +236,8 @@ def _timed(
 ) -> float:
     """Return the seconds for one image, passed as one of a batch unless that would take long."""
     if device.type != "cuda":
-        few = _seconds_per_step(lambda: forward(CPU_BATCH), device, learns) / CPU_BATCH
-        if few * batch_size > ENOUGH_SECONDS:
-            return few
-    return _seconds_per_step(lambda: forward(batch_size), device, learns) / batch_size
-
-
-def _seconds_per_step(forward: Callable[[], Tensor], device: torch.device, learns: bool) -> float:
-    """Return how long a step takes, in bfloat16 on a GPU; backward only where it learns."""
-    on_gpu = device.type == "cuda"
-
-    def step() -> float:
-        """Return when the step was over."""
-        with torch.set_grad_enabled(learns):
-            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                answer = forward()
-            if learns:
-                answer.float().square().mean().backward()
-        if on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    start, ends = step(), []
-    while len(ends) < NUM_TIMED_STEPS and (not ends or ends[-1] - start < ENOUGH_SECONDS):
-        ends.append(step())
-    return (ends[-1] - start) / len(ends)
+        few = seconds_per_step(lambda: forward(CPU_BATCH), device, learns, NUM_TIMED_STEPS)
+        if few / CPU_BATCH * batch_size > ENOUGH_SECONDS:
+            return few / CPU_BATCH
+    whole = seconds_per_step(lambda: forward(batch_size), device, learns, NUM_TIMED_STEPS)
+    return whole / batch_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from semmix.classifiers import classifier
 from semmix.generators.edm import EDMDenoiser, network_preset
 
 ENOUGH_SECONDS = 1.0
+"""A slow network is timed over fewer steps."""
 PIXELS_PER_STEP = 32 * 32 * 32
 """On a CPU: 32 images of 32 x 32, or 2 of 128 x 128; there time grows with the pixels anyway."""
 GPU_BATCH = 256
@@ -42,42 +44,45 @@ def measure_speed(
     channels, size, _ = image_shape
     num = max(2, PIXELS_PER_STEP // size**2) if device.type == "cpu" else GPU_BATCH
     images = torch.rand(num, *image_shape, device=device)
-    labels = torch.zeros(num, dtype=torch.int64, device=device)
     sigma, weights = torch.ones(num, device=device), torch.ones(num, num_classes, device=device)
-
-    def classify(name: str) -> Callable[[], object]:
-        net = to_device(classifier(name, num_classes, channels, size), device)
-        return lambda: torch.nn.functional.cross_entropy(net(images).float(), labels).backward()
-
     denoiser = EDMDenoiser(network_preset(network, image_shape, num_classes))
     denoiser = to_device(denoiser, device)
 
-    def denoise() -> Tensor:
-        return denoiser(images, sigma, weights).float().square().mean()
+    def learning(name: str) -> float:
+        net = to_device(classifier(name, num_classes, channels, size), device)
+        return seconds_per_step(lambda: net(images), device, learns=True) / num
 
-    def draw() -> Tensor:
-        with torch.no_grad():
-            return denoise()
+    def denoising(learns: bool) -> float:
+        return seconds_per_step(lambda: denoiser(images, sigma, weights), device, learns) / num
 
     return Speed(
-        classifiers={name: _seconds(classify(name), num, device) for name in classifiers},
-        generator=_seconds(lambda: denoise().backward(), num, device),
-        drawing=_seconds(draw, num, device),
+        classifiers={name: learning(name) for name in classifiers},
+        generator=denoising(learns=True),
+        drawing=denoising(learns=False),
     )
 
 
-def _seconds(step: Callable[[], object], num: int, device: torch.device) -> float:
-    """Return the seconds per image of steps with `num` images, after one to warm up."""
+def seconds_per_step(
+    forward: Callable[[], Tensor], device: torch.device, learns: bool, max_steps: float = math.inf
+) -> float:
+    """Return how long a step takes, in bfloat16 on a GPU; backward only where it learns.
 
-    def timed() -> float:
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            step()
-        if device.type == "cuda":
+    One step warms up; then as many as fit in about a second are timed, one at least.
+    """
+    on_gpu = device.type == "cuda"
+
+    def step() -> float:
+        """Return when the step was over."""
+        with torch.set_grad_enabled(learns):
+            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+                answer = forward()
+            if learns:
+                answer.float().square().mean().backward()
+        if on_gpu:
             torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    start, steps = timed(), 0
-    end = start
-    while end - start < ENOUGH_SECONDS:
-        end, steps = timed(), steps + 1
-    return (end - start) / (steps * num)
+    start, ends = step(), []
+    while len(ends) < max_steps and (not ends or ends[-1] - start < ENOUGH_SECONDS):
+        ends.append(step())
+    return (ends[-1] - start) / len(ends)
