@@ -433,3 +433,21 @@ def test_stopping_finishes_what_has_arrived(run, large):
         assert answer.result()[0] == 200
         assert server.process.wait(timeout=CLIENT_SECONDS) == 0
     assert server.process.communicate()[1] == ""
+
+
+def test_the_page_answers_files_chosen_in_a_browser(browser, server, image_files, tmp_path):
+    text = tmp_path / "note.png"
+    text.write_text("no image")
+    browser.open(f"http://127.0.0.1:{server.port}/", width=390)
+    assert browser.run("document.documentElement.scrollWidth") == 390
+    for chosen in (image_files[:3], [image_files[3], text]):  # the second answer replaces the first
+        browser.choose_files("#files", chosen)
+        shown = "[...document.querySelectorAll('tbody tr')].map(r => r.cells[0].textContent)"
+        browser.wait_for(f"{shown}.join() === '{','.join(path.name for path in chosen)}'")
+    cells = browser.run("[...document.querySelectorAll('tbody tr')[0].cells].map(c => c.innerText)")
+    assert re.fullmatch(r"\d", cells[1])
+    assert re.fullmatch(r"\d+\.\d %", cells[2])
+    remark = browser.run("document.querySelectorAll('tbody tr')[1].cells[4].innerText")
+    assert "not a PNG" in remark
+    assert browser.complaints == []
+    assert all(url.startswith(("http://127.0.0.1", "data:")) for url in browser.requests)
