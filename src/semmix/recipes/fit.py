@@ -25,6 +25,7 @@ from semmix.recipes.pairs import confused_pairs
 from semmix.recipes.planning import Quality
 from semmix.recipes.prepare import IMAGES
 from semmix.recipes.ship import best_run, closing_words, ship
+from semmix.recipes.telling import tell
 from semmix.report import aggregate, open_gallery, write_report
 from semmix.report.tables import render_text
 from semmix.sampling.mix import MixConfig, make_mixsets
@@ -114,8 +115,10 @@ def fit(config: FitConfig) -> Path:
     )
     say(render_text(aggregate(runs, baseline=config.methods[0])))
     best = best_run(runs)
-    say("\n".join(closing_words(best, ship(best, config.out / "model"))))
+    model = ship(best, config.out / "model")
+    tell("what came of it:", closing_words(best))
     say(f"report: {report}")
+    say(f"use it: semmix predict {model} IMAGES")
     return report
 
 

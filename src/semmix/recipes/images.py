@@ -16,6 +16,7 @@ from semmix.recipes.fit import FitConfig
 from semmix.recipes.planning import Facts, Plan, candidates, choose_size, make_plan
 from semmix.recipes.prepare import Prepared, finding_lines, prepare, usual_side
 from semmix.recipes.speed import measure_speed
+from semmix.recipes.telling import tell
 from semmix.sampling.mix import MixConfig
 from semmix.training.classifier import TrainConfig
 from semmix.training.generator import GeneratorConfig
@@ -47,7 +48,7 @@ def planned(asked: FitConfig) -> FitConfig:
     on_gpu = device.type == "cuda"
     size = choose_size(asked.data.size, usual_side(asked.data), on_gpu, asked.quality)
     ready = prepare(asked.data, size, asked.out)
-    say("\n".join(["what was found:", *(f"  {line}" for line in finding_lines(ready.findings))]))
+    tell("what was found:", finding_lines(ready.findings))
 
     inputs = {"quality": asked.quality, "minutes": asked.minutes, "device": device.type,
               "train": ready.dataset.train.digest}  # fmt: skip
@@ -55,7 +56,7 @@ def planned(asked: FitConfig) -> FitConfig:
     if not artifact.finished:
         artifact.finish(plan=plan_for(ready, asked, device).to_json())
     plan = Plan(**artifact.manifest["plan"])
-    say("\n".join([plan.words[0], *(f"  {line}" for line in plan.words[1:])]))
+    tell(plan.words[0], plan.words[1:])
     say(f"everything is kept in {asked.out}; stop with Ctrl-C, the same command goes on")
     return _recipe(plan, asked)
 

@@ -51,15 +51,13 @@ def ship(run: Path, out: Path) -> Path:
     return export_model(run, out, onnx=can_write_onnx())
 
 
-def closing_words(run: Path, model: Path) -> list[str]:
-    """Return what the shipped model's confidence is worth on the test images, and how to use it."""
+def closing_words(run: Path) -> list[str]:
+    """Return what the shipped model's confidence is worth on the test images."""
     trained = load_run(run)
     method = METHOD_NAMES.get(trained.settings["method"], trained.settings["method"])
-    answers = trained.after
     return [
         f"the model is {method}, seed {trained.seed}: the best on the validation images",
-        *worth(answers, trained.manifest["class_names"]),
-        f"use it: semmix predict {model} IMAGES",
+        *worth(trained.after, trained.manifest["class_names"]),
     ]
 
 
