@@ -57,8 +57,11 @@ def decode_pixels(data: bytes, size: int | None = None) -> np.ndarray:
 
 def read_stored_size(path: Path) -> tuple[int, int]:
     """Return width and height from the header alone."""
-    with Image.open(path, formats=FORMATS) as image:
-        return image.size
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image.size
+    except Exception as error:  # Pillow's readers raise nearly every type
+        raise BadImageError("unreadable", str(error)) from error
 
 
 def _read_file(path: Path) -> bytes:

@@ -6,6 +6,7 @@ OUT/images/     the images as they are learned from; `semmix train OUT/images` t
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from semmix.datasets.dataset import Parts
 from semmix.datasets.duplicates import Duplicates, find_duplicates
 from semmix.datasets.folder import Gathered, as_dataset, divide, gather
 from semmix.datasets.folder_report import FolderReport
-from semmix.datasets.images import read_stored_size
+from semmix.datasets.images import BadImageError, read_stored_size
 from semmix.datasets.listing import ImageFile, list_images
 from semmix.datasets.store import save_parts
 from semmix.recipes.suspects import SecondOpinion, second_opinion
@@ -56,10 +57,8 @@ def usual_side(config: DatasetConfig) -> int:
     files = list_images(FolderReport(Path(config.dataset)))
     sides = []
     for file in files[:: max(1, len(files) // NUM_SAMPLED)]:
-        try:
+        with contextlib.suppress(BadImageError):  # it is named when the images are read
             sides.append(min(read_stored_size(file.path)))
-        except Exception:  # a damaged file; it is named when the images are read
-            continue
     return int(median(sides)) if sides else 0
 
 
