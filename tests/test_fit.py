@@ -156,7 +156,8 @@ QUICK = [
 
 
 def start_own(folder: Path, out: Path) -> subprocess.Popen:
-    words = ["fit", str(folder), *QUICK, "--minutes", "20", "--out", str(out)]
+    # Hours, so that even the slowest machine plans a generator; QUICK makes it short.
+    words = ["fit", str(folder), *QUICK, "--minutes", "600", "--out", str(out)]
     command = [sys.executable, "-m", "semmix.cli", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

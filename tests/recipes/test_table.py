@@ -153,7 +153,8 @@ def test_metrics_of_committed_runs_follow_from_their_logits(run):
     assert (run / "stats.jsonl").read_text().count("\n") > 1
 
 
-def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path):
+def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     demo = sorted((RESULTS / "demo").iterdir())
     table = render_markdown(aggregate(demo))
     assert table.count("\n") == 4
