@@ -19,6 +19,7 @@ from semmix.datasets import load_dataset
 from semmix.recipes.choose import recipe_for
 from semmix.recipes.digits import digits, smoke_digits
 from semmix.recipes.fit import learn_to_draw, mix_pairs, train_run
+from semmix.sampling.mix import MixConfig
 from semmix.training.generator import GeneratorConfig
 
 SMALL = [
@@ -217,6 +218,7 @@ def test_rare_classes_and_confused_pairs(photos, tmp_path):
         smoke_digits(), data=replace(smoke_digits().data, dataset="photos", train_size=None),
         out=tmp_path / "out", seeds=1, partners=1, even_out=True,
         generator=GeneratorConfig(network="cpu32", num_images=64, batch_size=16, num_grids=1),
+        sampler=MixConfig(num_steps=2, batch_size=16),
     )  # fmt: skip
     folder = learn_to_draw(config, data)
     manifest = json.loads((folder / "generator.json").read_text())
