@@ -12,6 +12,7 @@ from semmix.recipes.pairs import confused_pairs
 from semmix.recipes.planning import (
     AMBITIONS,
     MEMBERS,
+    MIN_SEEN,
     Facts,
     Plan,
     candidates,
@@ -33,10 +34,12 @@ def seconds_of(plan: Plan, num_train: int, num_classes: int) -> float:
     """What the plan's settings cost, counted anew."""
     epochs = plan.train["epochs"] * SLOW.classifiers[plan.train["classifier"]]
     passes = sum({"ce": 1, "csm": 3}[name] for name in plan.methods)
+    training = plan.seeds * passes * epochs * num_train
+    if "csm" not in plan.methods:
+        return training
     pairs = len(all_pairs(num_classes)) if plan.partners is None else num_classes * plan.partners
-    drawn = plan.sets_per_pair * pairs * MEMBERS * plan.sampler.get("num_steps", 0) * SLOW.drawing
-    learned = plan.generator.get("num_images", 0) * SLOW.generator
-    return plan.seeds * passes * epochs * num_train + drawn + learned
+    drawn = plan.sets_per_pair * pairs * MEMBERS * plan.sampler["num_steps"] * SLOW.drawing
+    return training + drawn + plan.generator["num_images"] * SLOW.generator
 
 
 @pytest.mark.parametrize("minutes", [3, 10, 30, 120])
@@ -65,7 +68,7 @@ def test_the_quality_names_a_time():
 def test_few_images_are_calibrated_afterwards(counts):
     plan = make_plan(facts(counts=counts, num_val=9), SLOW, "good", None)
     assert plan.methods == ["ce"]
-    assert plan.generator == {}
+    assert plan.generator["num_images"] == MIN_SEEN  # for those who ask for csm all the same
     words = " ".join(plan.words)
     assert "too few to teach a generator" in words
     assert "only 9 images to calibrate on" in words

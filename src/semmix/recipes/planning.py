@@ -152,7 +152,7 @@ def make_plan(facts: Facts, speed: Speed, quality: Quality, minutes: float | Non
     plan = mixing(minutes)
     if plan is None:
         enough = next(filter(mixing, TIMES), None)
-        plan = plain_plan(facts, speed, ambition, _usable_seconds(minutes))
+        plan = plain_plan(facts, speed, ambition, _usable_seconds(minutes), network)
         stages = [_why_plain(facts, minutes, enough)]
     else:
         stages = _mixing_lines(plan, facts)
@@ -163,17 +163,23 @@ def _usable_seconds(minutes: float) -> float:
     return 60 * minutes * (1 - RESERVE)
 
 
-def plain_plan(facts: Facts, speed: Speed, ambition: Ambition, seconds: float) -> Plan:
-    """Return the plan without a generator: cross-entropy, then a temperature."""
+def plain_plan(
+    facts: Facts, speed: Speed, ambition: Ambition, seconds: float, network: str
+) -> Plan:
+    """Return the plan without a generator: cross-entropy, then a temperature.
+
+    Who asks for `--methods ce csm` all the same gets the least that could be of use.
+    """
     train, seeds, spent = _classifiers(facts, speed, ambition, seconds, passes=1)
+    partners, sets_per_pair = _pairs(facts.num_classes, max(300, 2 * facts.num_classes))
     return Plan(
         methods=["ce"],
         seeds=seeds,
-        sets_per_pair=1,
-        partners=None,
-        even_out=False,
-        generator={},
-        sampler={},
+        sets_per_pair=sets_per_pair,
+        partners=partners,
+        even_out=_is_uneven(facts),
+        generator={**_generator(facts, network, MIN_SEEN), "num_images": MIN_SEEN},
+        sampler=_sampler(facts),
         train=train,
         minutes={"classifiers": spent / 60},
         words=[],
@@ -187,8 +193,8 @@ def mixing_plan(
     # Each epoch of cross-entropy passes an image once, one of CSM three times.
     train, seeds, spent = _classifiers(facts, speed, ambition, CLASSIFIERS_SHARE * seconds, 4)
     left = seconds - spent
-    steps = 18 if facts.on_gpu else 10
-    set_seconds = MEMBERS * steps * speed.drawing
+    sampler = _sampler(facts)
+    set_seconds = MEMBERS * sampler["num_steps"] * speed.drawing
     num_sets = _num_sets(facts, SETS_SHARE * left / set_seconds)
     left -= num_sets * set_seconds
     seen = left / speed.generator
@@ -201,12 +207,9 @@ def mixing_plan(
         seeds=seeds,
         sets_per_pair=sets_per_pair,
         partners=partners,
-        even_out=max(facts.class_counts) >= UNEVEN * min(facts.class_counts),
-        generator={
-            "network": network, "num_grids": 1, "batch_size": _generator_batch(facts, seen),
-            "flip": facts.may_mirror, "checkpoint_seconds": 30.0, **length,
-        },
-        sampler={"num_steps": steps, "batch_size": 512 if facts.on_gpu else 64},
+        even_out=_is_uneven(facts),
+        generator={**_generator(facts, network, seen), **length},
+        sampler=sampler,
         train=train,
         minutes={
             "generator": left / 60,
@@ -215,6 +218,22 @@ def mixing_plan(
         },
         words=[],
     )  # fmt: skip
+
+
+def _generator(facts: Facts, network: str, seen: float) -> dict[str, Any]:
+    return {
+        "network": network, "num_grids": 1, "batch_size": _generator_batch(facts, seen),
+        "flip": facts.may_mirror, "checkpoint_seconds": 30.0,
+    }  # fmt: skip
+
+
+def _sampler(facts: Facts) -> dict[str, Any]:
+    on_gpu = facts.on_gpu
+    return {"num_steps": 18 if on_gpu else 10, "batch_size": 512 if on_gpu else 64}
+
+
+def _is_uneven(facts: Facts) -> bool:
+    return max(facts.class_counts) >= UNEVEN * min(facts.class_counts)
 
 
 def _classifiers(
