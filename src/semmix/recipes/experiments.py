@@ -27,10 +27,10 @@ def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCH
         changes = {"eq_data": True, "sampler": MixConfig(batch_size=2048), **changes}
     cell = build.cell(row, method, **changes)
     if build.dataset == "digits":
-        train = replace(cell.train, epochs=cell.train.epochs * epochs // EPOCHS)
+        schedule = {"epochs": cell.train.epochs * epochs // EPOCHS}
     else:
-        train = replace(cell.train, epochs=epochs, schedule="cosine", select="last")
-    return replace(cell, train=train)
+        schedule = {"epochs": epochs, "schedule": "cosine"}
+    return replace(cell, train=replace(cell.train, select="last", **schedule))
 
 
 def _headline(build: CellBuilder) -> list[Cell]:
