@@ -165,6 +165,22 @@ def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypat
         assert cell in shown
 
 
+def test_the_page_of_results_shows_what_the_kept_runs_give(capsys):
+    shown = set()
+    for table in ("headline", "controls", "variants"):
+        words = ["table", table, "--dataset", "digits", "--seeds", "5"]
+        assert main([*words, "--from", str(RESULTS / "digits"), "--format", "markdown"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        shown |= {tuple(line.strip("| ").split(" | ")[2:4]) for line in lines if "/small/" in line}
+    page = (RESULTS.parent / "docs" / "results.md").read_text().partition("## Digits")[2]
+    lines = [
+        line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| .* ± ", line)
+    ]
+    assert len(lines) == 9 + 9 + 16
+    for name, accuracy, ece, *_ in lines:
+        assert (accuracy, ece) in shown, name
+
+
 @pytest.mark.parametrize("run", COMMITTED, ids=lambda path: path.name)
 def test_committed_runs_are_small(run):
     """Two bytes for a logit, two for a label, and some for the rest."""
