@@ -99,7 +99,7 @@ def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
         ["mix", "generator", "--sets", "45", "--num-steps", "3", "--batch-size", "120"],
         ["verify", "mixsets"],
         ["train", *train, "--method", "ce", "--out", "ce"],
-        ["annotate", *small, "--encoder", "classifier:ce"],
+        ["annotate", *small, "--encoder", "classifier:ce", "--scale", "auto"],
         ["mix", "generator", "--sets", "4", "--num-steps", "2", "--batch-size", "32",
          "--confusable-by", "ce", "--num-pairs", "2", "--out", "confusable"],
         ["mix", "generator", "--sets", "2", "--num-steps", "2", "--batch-size", "16",

@@ -203,8 +203,8 @@ class Annotate:
     """Folder of the store."""
     out: Path = Path("annotation")
     """Folder of the annotation."""
-    scale: float | None = None
-    """The scale s; chosen on the validation split by default."""
+    scale: float | Literal["auto"] = "auto"
+    """The scale s, such as 4.0 for CLIP ViT-B/32; auto chooses it on the validation split."""
     report: bool = False
     """Say how good the labels are: diagnosis.json and diagnosis.html beside the annotation."""
     judge: Path | None = None
@@ -219,7 +219,8 @@ def annotate_command(command: Annotate) -> None:
     device = pick_device(command.device)
     encoder = load_encoder(command.encoder, device)
     store = MixSets.open(command.mixsets)
-    notes = annotate_mixsets(store, encoder, data.train, data.val, command.out, command.scale)
+    scale = None if command.scale == "auto" else command.scale
+    notes = annotate_mixsets(store, encoder, data.train, data.val, command.out, scale)
     if command.report and rank_and_world()[0] == 0:
         judge = judge_images(store, command.judge, device) if command.judge else None
         say(f"diagnosis in {write_diagnosis(notes, command.out, data.class_names, judge)}")
