@@ -8,7 +8,6 @@ import torch
 from semmix import SemmixError
 from semmix.generators.edm import EDMDenoiser, network_preset
 from semmix.plan import all_pairs
-from semmix.recipes.pairs import confused_pairs
 from semmix.recipes.planning import (
     AMBITIONS,
     MEMBERS,
@@ -134,19 +133,3 @@ def test_speed_is_measured(monkeypatch):
     speed = measure_speed((1, 32, 32), 3, ["resnet32", "small"], "cpu32", torch.device("cpu"))
     assert 0 < speed.classifiers["small"] < speed.classifiers["resnet32"] < 1
     assert 0 < speed.drawing < speed.generator < 1
-
-
-def test_every_class_is_in_a_pair_even_without_validation_images():
-    draw = torch.Generator().manual_seed(0)
-    logits, labels = torch.randn(300, 1000, generator=draw), torch.arange(300)
-    pairs = confused_pairs(logits, labels, 2)
-    assert {c for pair in pairs for c in pair} == set(range(1000))
-    assert 1000 <= len(pairs) <= 2000
-    assert len(set(pairs)) == len(pairs)
-
-
-def test_the_most_confused_come_first_and_all_partners_are_all_pairs():
-    logits = torch.zeros(4, 4)
-    logits[0, 2] = logits[2, 0] = 5.0
-    assert confused_pairs(logits, torch.arange(4), 1)[0] == (0, 2)
-    assert sorted(confused_pairs(logits, torch.arange(4), 9)) == sorted(all_pairs(4))

@@ -5,7 +5,7 @@ import torch
 
 from semmix._errors import SemmixError
 from semmix.plan import all_pairs
-from semmix.sampling.pairs import confusable_pairs
+from semmix.sampling.pairs import confusable_pairs, partner_pairs
 
 
 def test_most_confused_pairs_come_first():
@@ -31,3 +31,19 @@ def test_user_mistakes_are_explained():
         confusable_pairs(-torch.ones(3, 3), 1)
     with pytest.raises(SemmixError, match="3 pairs"):
         confusable_pairs(torch.eye(3), 4)
+
+
+def test_every_class_is_in_a_pair_even_without_validation_images():
+    draw = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(300, 1000, generator=draw), torch.arange(300)
+    pairs = partner_pairs(logits, labels, 2)
+    assert {c for pair in pairs for c in pair} == set(range(1000))
+    assert 1000 <= len(pairs) <= 2000
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_the_most_confused_come_first_and_all_partners_are_all_pairs():
+    logits = torch.zeros(4, 4)
+    logits[0, 2] = logits[2, 0] = 5.0
+    assert partner_pairs(logits, torch.arange(4), 1)[0] == (0, 2)
+    assert sorted(partner_pairs(logits, torch.arange(4), 9)) == sorted(all_pairs(4))

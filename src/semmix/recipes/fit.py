@@ -21,7 +21,6 @@ from semmix.generators import load_generator
 from semmix.methods import method_class
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
-from semmix.recipes.pairs import confused_pairs
 from semmix.recipes.planning import Quality
 from semmix.recipes.prepare import IMAGES
 from semmix.recipes.ship import best_run, closing_words, ship
@@ -29,6 +28,7 @@ from semmix.recipes.telling import tell
 from semmix.report import aggregate, open_gallery, write_report
 from semmix.report.tables import render_text
 from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.sampling.pairs import partner_pairs
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
 from semmix.training.mixed import MixedSource, load_mixed
@@ -167,7 +167,7 @@ def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
         pairs = all_pairs(data.num_classes)
     else:
         answers = load_file(plain / "logits-val.safetensors")
-        pairs = confused_pairs(answers["logits"], answers["labels"], config.partners)
+        pairs = partner_pairs(answers["logits"], answers["labels"], config.partners)
     plan = MixPlan(
         num_classes=data.num_classes, num_sets=config.sets_per_pair * len(pairs), pairs=pairs,
         sets_per_shard=config.sets_per_shard,
