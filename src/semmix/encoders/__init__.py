@@ -13,11 +13,13 @@ from torch import Tensor
 
 from semmix._errors import SemmixError, unknown_name
 from semmix.encoders.classifier import ClassifierEncoder
+from semmix.encoders.efficientnet import load_efficientnet
 from semmix.encoders.hugging_face import load_clip, load_dino
 from semmix.encoders.inception import load_inception
 from semmix.encoders.mobilenet import load_mobilenet
 from semmix.encoders.onnx_file import load_onnx
 from semmix.encoders.pretrained import PretrainedEncoder
+from semmix.encoders.resnet50 import load_resnet50
 from semmix.encoders.timm_network import load_timm
 
 __all__ = ["ClassifierEncoder", "Encoder", "PretrainedEncoder", "list_encoders", "load_encoder"]
@@ -46,9 +48,11 @@ _KINDS: dict[str, Callable[[str, torch.device], Encoder]] = {
     "classifier": ClassifierEncoder,
     "clip": load_clip,
     "dino": load_dino,
+    "efficientnet": load_efficientnet,
     "inception": load_inception,
     "mobilenet": load_mobilenet,
     "onnx": load_onnx,
+    "resnet50": load_resnet50,
     "timm": load_timm,
 }
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from semmix._errors import SemmixError
-from semmix._files import digest_tensors
 from semmix.encoders.preprocess import Preprocess
-from semmix.encoders.pretrained import PretrainedEncoder
+from semmix.encoders.pretrained import PretrainedEncoder, wrap_network
 
 
 def load_timm(what: str, device: torch.device) -> PretrainedEncoder:
@@ -31,6 +30,4 @@ def load_timm(what: str, device: torch.device) -> PretrainedEncoder:
         std=tuple(options["std"]),
         resample=options["interpolation"],
     )
-    weights = digest_tensors(network.state_dict())
-    network = network.to(device).eval()
-    return PretrainedEncoder(f"timm:{what}", network, preprocess, weights, device)
+    return wrap_network(f"timm:{what}", network, preprocess, device)
