@@ -67,6 +67,7 @@ def measure(name: str, batch_size: int, num_steps: int, device: torch.device) ->
         return loss
 
     start = time.perf_counter()
+    gradients.prepare()
     train_step(0)
     synchronize(device)
     ready = time.perf_counter() - start

@@ -246,6 +246,7 @@ def step_on(device, config):
     images, labels = toy_data()
     classes = torch.eye(2)[labels].to(device)
     step = loop.gradient_step(network, images.to(device), classes, config)
+    step.prepare()
 
     def gradients(seed):
         torch.manual_seed(seed)

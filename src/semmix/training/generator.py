@@ -163,6 +163,7 @@ def train_generator(
 
     # ---- one step; on a GPU the gradients come from one captured graph
     gradients = gradient_step(network, data, classes, config, rank, world_size)
+    gradients.prepare()
 
     def train_step(step: int, lr: float) -> Tensor:
         torch.manual_seed(fold_seed(config.seed, "generator step", step))

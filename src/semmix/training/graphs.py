@@ -29,15 +29,15 @@ def compiled(network: N, backend: str | Callable = "inductor") -> N:
 class CapturedStep:
     """Runs `body`, which leaves gradients in the parameters, and returns what it returns.
 
-    On a GPU `body` is captured and replayed; elsewhere it is a plain call.
+    On a GPU, once prepared, `body` is captured and replayed; elsewhere it is a plain call.
 
     `body` reads from and writes to tensors that live as long as this object, draws random numbers
     from the default generator alone, and never looks at a value on the host. Seed the default
     generator before each call. Optimiser and learning rate stay outside.
 
-    `prepare` runs `body` a few times: call it before setting up what `body` changes (batch-norm
-    statistics, for example). Several captured steps may share parameters; each brings back its own
-    gradients.
+    `prepare` runs `body` a few times: call it before seeding, and before setting up what `body`
+    changes (batch-norm statistics, for example). Several captured steps may share parameters; each
+    brings back its own gradients.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class CapturedStep:
 
     def __call__(self) -> Tensor:
         """Run the step; the result is overwritten by the next one."""
-        self.prepare()
         if self.graph is None:
             self._clear()
             return self.body()
