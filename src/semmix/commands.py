@@ -198,7 +198,8 @@ class Annotate:
     data: OmitArgPrefixes[DatasetConfig]
     """The real images: prototypes come from the training split, the scale from validation."""
     encoder: str = "clip:openai/clip-vit-base-patch32"
-    """The encoder as kind:what; classifier:RUN, one of your own, needs nothing from outside."""
+    """The encoder as kind:what; classifier:RUN, one of your own, needs nothing from outside. Kinds:
+    classifier, clip, dino, efficientnet, inception, mobilenet, onnx, resnet50, timm."""
     mixsets: Path = Path("mixsets")
     """Folder of the store."""
     out: Path = Path("annotation")

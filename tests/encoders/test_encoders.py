@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from semmix import SemmixError
+from semmix.cli import run_command
 from semmix.encoders import inception, list_encoders, load_encoder
 from semmix.encoders.inverted import InvertedResiduals
 from semmix.encoders.mobilenet import LAYERS, STAGES
@@ -227,3 +228,10 @@ def test_names_are_checked():
         load_encoder("clap:x")
     with pytest.raises(SemmixError, match="kind:what"):
         load_encoder("clip:")
+
+
+def test_the_help_names_every_kind(capsys):
+    with pytest.raises(SystemExit):
+        run_command("annotate", ["--help"])
+    shown = capsys.readouterr().out
+    assert [kind for kind in list_encoders() if kind not in shown] == []

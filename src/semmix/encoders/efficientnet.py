@@ -41,10 +41,9 @@ class Lite:
         return InvertedResiduals([Stage(*row) for row in zip(*columns, strict=True)], LAYERS)
 
     def preprocess(self) -> Preprocess:
-        """Return how images are made ready: a margin of 16 pixels is cut off on each side."""
-        return Preprocess(
-            size=self.pixels + 32, crop=(self.pixels, self.pixels), mean=(0.5,) * 3, std=(0.5,) * 3
-        )
+        """Return how images are made ready."""
+        crop = (self.pixels, self.pixels)
+        return Preprocess(size=self.pixels, crop=crop, mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 LITES = (

@@ -22,8 +22,8 @@ KINDS = {
 }  # fmt: skip
 """What Keras and we call the weights of a convolution (0) and its norm (1)."""
 CENTRED = Preprocess(
-    size=256, crop=(224, 224), mean=(123.68 / 255, 116.779 / 255, 103.939 / 255),
-    std=(1 / 255,) * 3, resample="bilinear",
+    size=224, crop=(224, 224), mean=(123.68 / 255, 116.779 / 255, 103.939 / 255),
+    std=(1 / 255,) * 3,
 )  # fmt: skip
 """Pixels from 0 to 255 minus the mean of ImageNet."""
 
