@@ -11,6 +11,7 @@ and compared byte by byte. Targets on one H200: `edm-vp` 5 x its reference, the 
 """
 
 import argparse
+import math
 import subprocess
 import sys
 import tempfile
@@ -84,10 +85,13 @@ def plan_of(num_sets: int, batch_size: int) -> MixPlan:
 
 
 def rate(generator, config: MixConfig, num_sets: int, folder: Path) -> float:
-    """Return images per second into the store, without the first batch (compilation)."""
-    make_mixsets(
-        generator, plan_of(config.batch_size // 8, config.batch_size), config, folder / "0"
-    )
+    """Return images per second into the store, without the first batch (compilation).
+
+    Part of a batch costs as much as a whole one, so the last one is filled up.
+    """
+    per_batch = config.batch_size // 8
+    make_mixsets(generator, plan_of(per_batch, config.batch_size), config, folder / "0")
+    num_sets = math.ceil(num_sets / per_batch) * per_batch
     plan = plan_of(num_sets, config.batch_size)
     with Utilisation() as gpu:
         start = time.perf_counter()
