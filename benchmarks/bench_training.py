@@ -13,7 +13,8 @@ loop's overhead over the bare step under 5 %.
 
 `--same-curve` trains some steps with the step captured and again without, from the same seeds, and
 fails where the losses differ by more than `--tolerance`. `--jobs` trains in several processes at
-once; they start together after all have compiled and captured.
+once; they start together after all have compiled and captured. `--profile` shows where a step's
+time goes, kernel by kernel.
 """
 
 import argparse
@@ -215,6 +216,23 @@ def compare(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: 
           f"{1 - without / whole:.1%}; {rates['loop'] / plain:.2f} x the plain loop")  # fmt: skip
 
 
+def profile(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: int = 5) -> None:
+    """Print which operations the time of a captured step goes to."""
+    step = Step(data, source, config)
+    step.prepare()
+    step.captured()
+    wait(step.device)
+    kind = "cuda" if step.device.type == "cuda" else "cpu"
+    with torch.profiler.profile() as trace:
+        for _ in range(num_steps):
+            step.captured()
+        wait(step.device)
+    table = trace.key_averages().table(
+        sort_by=f"self_{kind}_time_total", row_limit=40, max_name_column_width=100
+    )
+    print(table)
+
+
 def curve(data, source, config: TrainConfig, num_steps: int, captures: bool) -> torch.Tensor:
     """Return the loss of each step [num_steps], captured or not, from the same seeds."""
     step = Step(data, source, config)
@@ -291,6 +309,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32, help="pixels across")
     parser.add_argument("--epochs", type=int, default=4, help="the first warms up")
     parser.add_argument("--steps", type=int, default=20, help="bare steps; a fifth of it eager")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--same-curve", type=int, metavar="STEPS")
     parser.add_argument("--tolerance", type=float, default=0.05, help="relative, for --same-curve")
     parser.add_argument("--jobs", type=int, help="processes at once")
@@ -301,6 +320,8 @@ def main() -> None:
     print(f"torch {machine['torch']}, {where}", flush=True)
     if args.jobs:
         compare_jobs(args)
+    elif args.profile:
+        profile(*setting(args))
     elif args.same_curve:
         compare_curves(*setting(args), args.same_curve, args.tolerance)
     else:
