@@ -74,10 +74,10 @@ def find_lite(tensors: Mapping[str, Tensor]) -> Lite:
     raise SemmixError("neither EfficientNet-Lite0, nor 1, nor 2", seen, FIX)
 
 
-def rename(tensors: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+def rename(tensors: Mapping[str, Tensor], network: InvertedResiduals) -> dict[str, Tensor]:
     """Return the weights by the names they have in `network`, the head left out."""
     ours = [n for n, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d)]
-    num_blocks = sum(name.endswith("_project_conv.weight") for name in tensors)
+    num_blocks = len(network.features) - 2  # a layer before them and one behind
     names = dict(zip(layer_names(num_blocks), ours, strict=True))
     renamed = {}
     for name, tensor in tensors.items():

@@ -52,7 +52,7 @@ class Layers:
     eps: float
     """Added to the variance in batch norms."""
 
-    def linear(
+    def normed(
         self, channels: int, out: int, size: int, stride: int = 1, groups: int = 1
     ) -> list[nn.Module]:
         """Return a convolution and its norm."""
@@ -60,11 +60,11 @@ class Layers:
         convolution = kind(channels, out, size, stride, padding, groups=groups, bias=False)
         return [convolution, nn.BatchNorm2d(out, self.eps)]
 
-    def bent(
+    def activated(
         self, channels: int, out: int, size: int, stride: int = 1, groups: int = 1
     ) -> nn.Module:
         """Return a convolution, its norm and an activation."""
-        return nn.Sequential(*self.linear(channels, out, size, stride, groups), nn.ReLU6())
+        return nn.Sequential(*self.normed(channels, out, size, stride, groups), nn.ReLU6())
 
 
 class InvertedResiduals(nn.Module):
@@ -73,12 +73,12 @@ class InvertedResiduals(nn.Module):
     def __init__(self, stages: Sequence[Stage], layers: Layers):
         super().__init__()
         channels = 32
-        blocks: list[nn.Module] = [layers.bent(3, channels, 3, stride=2)]
+        blocks: list[nn.Module] = [layers.activated(3, channels, 3, stride=2)]
         for stage in stages:
             for k in range(stage.num_blocks):
                 blocks.append(Block(channels, stage, stage.stride if k == 0 else 1, layers))
                 channels = stage.channels
-        self.features = nn.Sequential(*blocks, layers.bent(channels, NUM_FEATURES, 1))
+        self.features = nn.Sequential(*blocks, layers.activated(channels, NUM_FEATURES, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return pooled features [N, 1280]."""
@@ -91,11 +91,11 @@ class Block(nn.Module):
     def __init__(self, channels: int, stage: Stage, stride: int, layers: Layers):
         super().__init__()
         hidden = channels * stage.expansion
-        widen = [] if stage.expansion == 1 else [layers.bent(channels, hidden, 1)]
+        widen = [] if stage.expansion == 1 else [layers.activated(channels, hidden, 1)]
         self.conv = nn.Sequential(
             *widen,
-            layers.bent(hidden, hidden, stage.size, stride, groups=hidden),
-            *layers.linear(hidden, stage.channels, 1),
+            layers.activated(hidden, hidden, stage.size, stride, groups=hidden),
+            *layers.normed(hidden, stage.channels, 1),
         )
         self.adds = stride == 1 and channels == stage.channels
 

@@ -81,7 +81,7 @@ def _join_shards(paths: list[Path], num_bytes: int) -> bytes:
     """Return the bytes of all shards; their number is checked before they are read."""
     found = sum(path.stat().st_size for path in paths)
     if found != num_bytes:
-        seen = f"{found} bytes in {len(paths)} shards of {paths[0].parent}, not {num_bytes}"
+        seen = f"{found} bytes in {len(paths)} shards, not {num_bytes}"
         raise SemmixError("shards of the wrong length", seen, "unpack the whole package again")
     return b"".join(path.read_bytes() for path in paths)
 
