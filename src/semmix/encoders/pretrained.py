@@ -12,6 +12,8 @@ from semmix._files import digest, digest_tensors
 
 BATCH_SIZE = 256
 """Images the network sees at once."""
+CPU_BATCH_SIZE = 32
+"""The same on a CPU, where larger batches are slower and take gigabytes."""
 
 
 class PretrainedEncoder:
@@ -43,7 +45,8 @@ class PretrainedEncoder:
     @torch.inference_mode()
     def embed(self, images: Tensor) -> Tensor:
         """Return float32 features [N, dim] of uint8 images [N, C, H, W]."""
-        return torch.cat([self._embed(batch) for batch in images.split(BATCH_SIZE)])
+        size = CPU_BATCH_SIZE if self.device.type == "cpu" else BATCH_SIZE
+        return torch.cat([self._embed(batch) for batch in images.split(size)])
 
     def _embed(self, images: Tensor) -> Tensor:
         pixels = self._preprocess(images.to(self.device))
