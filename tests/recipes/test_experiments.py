@@ -36,6 +36,15 @@ def test_controls_share_runs_with_the_headline():
     assert controls["Mixup, alpha = 0.2"].run_name(2) == headline["Mixup"].run_name(2)
 
 
+def test_foreign_images_are_shown_to_the_runs_of_the_headline():
+    runs = {cell.run_name(0) for cell in plan_table("headline")}
+    lines = plan_table("foreign")
+    assert {cell.run_name(0) for cell in lines} == runs
+    assert len({cell.name for cell in lines}) == len(lines) == 2 * len(runs)
+    assert {cell.measure for cell in lines} == {"ood:cifar100", "ood:tiny-imagenet-val"}
+    assert {c.measure for c in plan_table("foreign", "cifar100")} == {"ood:tiny-imagenet-val"}
+
+
 def test_controls_change_what_they_name():
     lines = cells("controls")
     longer = lines["CE, as many images as CSM in full"]

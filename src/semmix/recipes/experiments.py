@@ -16,6 +16,7 @@ from semmix.report.tables import METHOD_NAMES
 from semmix.sampling.mix import MixConfig
 
 RIVALS = ("ce", "ls", "fl", "mbls", "mixup", "regmixup", "rankmixup", "fcl")
+FOREIGN = ("cifar100", "tiny-imagenet-val")
 EPOCHS = 120
 FULL_IMAGES = 3
 """CSM in full sees so many times the images of Eq-Data: a real one and two mixed."""
@@ -40,6 +41,16 @@ def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCH
 
 def _headline(build: CellBuilder) -> list[Cell]:
     return [_cell(build, METHOD_NAMES[name], name) for name in (*RIVALS, "csm")]
+
+
+def _foreign(build: CellBuilder) -> list[Cell]:
+    """Return whether the headline's runs notice images of other data sets."""
+    return [
+        _cell(build, METHOD_NAMES[name], name, measure=f"ood:{outside}")
+        for outside in FOREIGN
+        for name in (*RIVALS, "csm")
+        if outside != build.dataset
+    ]
 
 
 def _controls(build: CellBuilder) -> list[Cell]:
@@ -88,6 +99,7 @@ _TARGET = (("cifar10", "resnet18"),)
 
 EXPERIMENTS: dict[str, Table] = {
     "headline": Table("CSM against its rivals, equal images seen", _TARGET, _headline, _COLUMNS),
+    "foreign": Table("Images of other data sets", _TARGET, _foreign, ("auroc",)),
     "controls": Table("What the gain might come from", _TARGET, _controls, _COLUMNS),
     "variants": Table("CSM with one thing changed", _TARGET, _variants, _COLUMNS),
 }
