@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from semmix._errors import SemmixError
-from semmix.sampling.solvers import dpmpp_2m, heun, karras_sigmas, solver
+from semmix.sampling.solvers import adams, adams_weights, dpmpp_2m, heun, karras_sigmas, solver
 
 CENTRE, SPREAD = 0.4, 0.3
 
@@ -69,6 +69,39 @@ def test_error_falls_with_the_square_of_the_step(solve):
     assert all(3.3 < ratio < 5 for ratio in ratios), ratios
 
 
+def test_error_of_adams_falls_with_the_third_power_of_the_step():
+    x = torch.linspace(-160, 160, 9, dtype=torch.float64)
+    errors = []
+    for num_steps in (40, 80, 160):
+        sigmas = karras_sigmas(num_steps, sigma_min=1e-7, rho=12.0)
+        errors.append((adams(gaussian, x, sigmas) - gaussian_solution(x, 80.0)).abs().max())
+    assert errors[0] / errors[1] > 7
+    assert errors[1] / errors[2] > 7
+
+
+def test_adams_weights_integrate_polynomials():
+    """Against sums over a fine grid."""
+    times, width = [0.0, -0.3, -0.8, 0.5], 0.5
+    u = torch.linspace(0, width, 100_001, dtype=torch.float64)
+    weights = adams_weights(times, width)
+    for order in range(4):
+        integral = torch.trapezoid((u - width).exp() * u**order, u)
+        assert sum(w * t**order for w, t in zip(weights, times, strict=True)) == pytest.approx(
+            float(integral), rel=1e-6
+        )
+
+
+def test_adams_needs_one_evaluation_per_level_and_comes_closer_than_dpmpp():
+    denoise, start = mixture()
+    x = 80 * start
+    reference = heun(denoise, x, karras_sigmas(2000))
+    once = counted(denoise)
+    ours = adams(once, x, karras_sigmas(18, sigma_min=0.01, rho=12.0))
+    assert once.evaluations == 18
+    theirs = dpmpp_2m(denoise, x, karras_sigmas(18))
+    assert (ours - reference).square().mean() < (theirs - reference).square().mean()
+
+
 def test_dpmpp_at_18_evaluations_is_as_close_as_heun_at_27():
     denoise, start = mixture()
     x = 80 * start
@@ -81,7 +114,7 @@ def test_dpmpp_at_18_evaluations_is_as_close_as_heun_at_27():
     assert rms[1] <= rms[0], rms
 
 
-@pytest.mark.parametrize("solve", [heun, dpmpp_2m])
+@pytest.mark.parametrize("solve", [heun, dpmpp_2m, adams])
 def test_more_steps_come_closer(solve):
     denoise, start = mixture()
     x = 80 * start

@@ -116,7 +116,7 @@ def generator_seconds(cell: Cell) -> float:
 def drawing_seconds(cell: Cell) -> float:
     """Return how long drawing a cell's mixed sets takes."""
     sampler = mixing_of(cell).sampler
-    evaluations = sampler.num_steps if sampler.solver == "dpmpp_2m" else 2 * sampler.num_steps - 1
+    evaluations = 2 * sampler.num_steps - 1 if sampler.solver == "heun" else sampler.num_steps
     seconds = denoising_seconds(cell, sampler.batch_size, learns=False)
     return num_mixed_images(cell) * evaluations * seconds
 

@@ -34,7 +34,7 @@ class MixConfig:
     """How images are drawn from a generator."""
 
     solver: str = "dpmpp_2m"
-    """`dpmpp_2m` (one evaluation per step) or `heun` (the reference, about two per step)."""
+    """`dpmpp_2m` or `adams` (one evaluation per step), or `heun` (the reference, about two)."""
     num_steps: int = 18
     """Noise levels of the solver."""
     sigma_min: float = 0.002
