@@ -68,6 +68,33 @@ def test_store_names_generator_and_settings(generator, tmp_path):
     assert store.finished
 
 
+class Grey:
+    """Pixels are normal around grey, so E[clean | x] is a formula."""
+
+    name, image_shape, num_classes, trained_on = "grey", (1, 8, 8), 3, None
+    digest, device = "grey", torch.device("cpu")
+
+    def denoise(self, x, sigma, class_weights):
+        return x * 0.3**2 / (0.3**2 + sigma.reshape(-1, 1, 1, 1) ** 2)
+
+
+def test_grain_makes_images_rougher_and_none_changes_nothing():
+    noise, weights = torch.randn(16, 1, 8, 8), torch.eye(3)[torch.arange(16) % 3]
+    plain, none, some = (
+        make_sampler(Grey(), config)(noise, weights).float().std()
+        for config in (MixConfig(), MixConfig(grain=0.0), MixConfig(grain=0.01))
+    )
+    assert none == plain
+    assert 1.01 * plain < some < 1.1 * plain
+
+
+def test_settings_without_grain_are_those_of_older_stores():
+    assert "grain" not in MixConfig().to_json()
+    assert MixConfig(grain=0.002).to_json() == {**MixConfig().to_json(), "grain": 0.002}
+    with pytest.raises(SemmixError, match="some thousandths"):
+        MixConfig(grain=1.002)
+
+
 @pytest.mark.parametrize("batch_size", [5, 16, 40])
 def test_batch_size_does_not_matter(generator, tmp_path, batch_size):
     expected = make_mixsets(generator, plan(), CONFIG, tmp_path / "a").read_all()

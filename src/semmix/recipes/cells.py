@@ -97,7 +97,7 @@ def _plain(mixing: Mixing | None) -> dict[str, Any] | None:
     """Return what decides the mixed images as JSON values; where and how fast does not count."""
     if mixing is None:
         return None
-    content = asdict(mixing)
+    content = {**asdict(mixing), "sampler": mixing.sampler.to_json()}
     del content["learned_from"]["root"]
     del content["training"]["device"], content["training"]["checkpoint_seconds"]
     return content

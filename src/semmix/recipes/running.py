@@ -83,7 +83,7 @@ def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
         num_classes=num_classes, num_sets=mixing.num_sets, pairs=all_pairs(num_classes),
         lams=lambda_grid(mixing.members), sets_per_shard=256,
     )  # fmt: skip
-    name = digest([generator.digest, plan.to_json(), asdict(mixing.sampler)])[:12]
+    name = digest([generator.digest, plan.to_json(), mixing.sampler.to_json()])[:12]
     return make_mixsets(generator, plan, mixing.sampler, out / "mixsets" / name)
 
 
