@@ -160,7 +160,15 @@ def start_own(folder: Path, out: Path) -> subprocess.Popen:
     # Hours, so that even the slowest machine plans a generator; QUICK makes it short.
     words = ["fit", str(folder), *QUICK, "--minutes", "600", "--out", str(out)]
     command = [sys.executable, "-m", "semmix.cli", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=listen_to_ctrl_c,
+    )  # fmt: skip
+
+
+def listen_to_ctrl_c() -> None:
+    """Undo what shells do to commands in the background, should the tests be one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_own_images_stopped_by_ctrl_c_go_on_and_end_with_a_model(photos, tmp_path, capsys):
