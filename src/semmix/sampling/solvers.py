@@ -69,12 +69,11 @@ def dpmpp_2m(denoise: Denoise, x: Tensor, sigmas: list[float]) -> Tensor:
 
 
 def adams(denoise: Denoise, x: Tensor, sigmas: list[float]) -> Tensor:
-    """Return the image by a predictor of third and a corrector of fourth order, one evaluation
-    per level.
+    """Return the image by a multistep predictor and corrector, one evaluation per level.
 
-    In the time t = -ln sigma the equation is dx/dt = D - x. D is a polynomial through the values
-    known so far (Adams-Bashforth), and the rest is integrated exactly. Each new value of D first
-    corrects the step that led to it (Adams-Moulton), at no further evaluation.
+    In the time t = -ln sigma the equation is dx/dt = D - x. D is a polynomial through its last
+    three values (Adams-Bashforth), and the rest is integrated exactly. Each new value first
+    corrects the step that led to it (Adams-Moulton, four values), at no further evaluation.
 
     References: Zhao et al. 2023 (UniPC), https://arxiv.org/abs/2302.04867, for the idea.
     """
@@ -100,8 +99,10 @@ def _adams_step(x: Tensor, sigma: float, lower: float, known: list[tuple[float, 
 
 
 def adams_weights(times: list[float], width: float) -> list[float]:
-    """Return w such that sum w_i D(t_i) is the integral of exp(u - width) D(u) for u from 0 to
-    `width`, for every polynomial D of so low an order.
+    """Return the weights of the values D(t_i) in a step of `width`.
+
+    Their sum is the integral of exp(u - width) D(u) for u from 0 to `width`, exactly so for every
+    polynomial D through as many values.
 
     >>> adams_weights([0.0], math.log(2.0))
     [0.5]
