@@ -131,7 +131,10 @@ def bench(spec: str, args: argparse.Namespace, folder: Path, official: float | N
     print("  reference: heun 18, float32, eager, batch 512", flush=True)
     reference = rate(generator, REFERENCE, args.reference_sets, folder / "reference")
     print(f"    {reference:,.0f} img/s", flush=True)
-    for k, (title, config) in enumerate(FAST.items()):
+    if args.peer_only and official is None:
+        return reference
+    settings = {k: v for k, v in FAST.items() if v.solver in args.solvers}
+    for k, (title, config) in enumerate(settings.items()):
         config = replace(config, batch_size=args.batch_size)
         print(f"  {title}, batch {args.batch_size}", flush=True)
         fast = rate(generator, config, args.sets, folder / str(k))
@@ -149,6 +152,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=[OFFICIAL, "zoo:cifar10"])
     parser.add_argument("--sets", type=int, default=2048)
+    parser.add_argument("--solvers", nargs="+", default=["dpmpp_2m", "adams", "heun"])
+    parser.add_argument(
+        "--peer-only", action="store_true", help="of the official network, the reference alone"
+    )
     parser.add_argument("--reference-sets", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--cudnn-benchmark", action="store_true", help="may change bytes")
