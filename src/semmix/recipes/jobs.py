@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from semmix.recipes.cells import Cell
+from semmix.recipes.results import is_trained
 from semmix.recipes.running import mixed_source, run_cell
 
 
@@ -20,7 +21,11 @@ def run_together(runs: Sequence[tuple[Cell, int]], out: Path, num_jobs: int) -> 
 
     What they share is made first, and what is timed runs last, each by one process alone.
     """
-    mixing = {cell.run_name(0): cell for cell, _ in runs if cell.mixing}
+    mixing = {
+        cell.run_name(0): cell
+        for cell, seed in runs
+        if cell.mixing and not is_trained(cell, out / "runs" / cell.run_name(seed))
+    }
     _in_processes(_make_mixed, [(cell, out) for cell in mixing.values()], 1)
     timed = [run for run in runs if run[0].measure == "hours"]
     by_name: dict[str, list[tuple[Cell, int]]] = {}  # cells that need the same run take turns

@@ -107,22 +107,29 @@ def metrics_from_logits(folder: str | Path) -> dict[str, Any]:
 def finished_runs(cell: Cell, folder: Path) -> list[Path]:
     """Return the finished runs of a cell among the run folders in `folder`, by seed."""
     pattern = cell.run_name(0).removesuffix("0") + "*"
-    found = [path for path in folder.glob(pattern) if (path / "config.json").exists()]
-    return [path for path in sorted(found, key=_seed) if _is_done(cell, path)]
+    trained = [path for path in folder.glob(pattern) if is_trained(cell, path)]
+    return [path for path in sorted(trained, key=_seed) if has_extra(cell, path)]
 
 
 def _seed(path: Path) -> int:
     return int(path.name.rpartition("-s")[2])
 
 
-def _is_done(cell: Cell, path: Path) -> bool:
-    """Return whether the run is finished; refuse one that is not what its folder's name says."""
+def is_trained(cell: Cell, path: Path) -> bool:
+    """Return whether the run is trained; refuse one that is not what its folder's name says."""
+    if not (path / "config.json").exists():
+        return False
     run = open_artifact(path, "config.json", "run")
     config = {**cell.train.to_json(), "seed": _seed(path)}
     if run.manifest["inputs"]["config"] != config or _dataset(run.manifest) != cell.data.dataset:
         fix = "the folder was renamed or changed: take it away"
         raise SemmixError(f"{path} is no run of {cell.name}", run.manifest["inputs"], fix)
-    return run.finished and all((path / name).exists() for name in extra_files(cell))
+    return run.finished
+
+
+def has_extra(cell: Cell, path: Path) -> bool:
+    """Return whether the run's folder has all that the cell measures besides its logits."""
+    return all((path / name).exists() for name in extra_files(cell))
 
 
 def _dataset(manifest: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
 from semmix.recipes.cells import OWN, Cell, Mixing
 from semmix.recipes.cost import training_hours
-from semmix.recipes.results import PROXIMITY, SPEED, TTA, extra_files
+from semmix.recipes.results import PROXIMITY, SPEED, TTA, has_extra, is_trained
 from semmix.report.foreign import predict_foreign
 from semmix.sampling.mix import make_mixsets
 from semmix.training.classifier import train_classifier
@@ -37,11 +37,11 @@ def run_cell(cell: Cell, seed: int, out: Path) -> Path:
 
     Generators, mixed sets, annotations and runs are shared by all cells that need the same.
     """
-    data = load_data(cell.data)
-    source = mixed_source(cell, out) if cell.mixing else None
-    config = replace(cell.train, seed=seed)
-    run = train_classifier(data, config, out / "runs" / cell.run_name(seed), source)
-    if any(not (run / name).exists() for name in extra_files(cell)):
+    data, run = load_data(cell.data), out / "runs" / cell.run_name(seed)
+    if not is_trained(cell, run):
+        source = mixed_source(cell, out) if cell.mixing else None
+        train_classifier(data, replace(cell.train, seed=seed), run, source)
+    if not has_extra(cell, run):
         write_extra(cell, run, data)
     return run
 

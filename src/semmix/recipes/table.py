@@ -18,7 +18,7 @@ from semmix.recipes.cells import METHODS_BY_NAME, OWN, Cell, Setting
 from semmix.recipes.cost import cost_of, images_seen
 from semmix.recipes.jobs import run_together
 from semmix.recipes.protocols import PROTOCOLS, TRAININGS, Protocol, protocol_called
-from semmix.recipes.results import finished_runs, keep_run, measure_run
+from semmix.recipes.results import finished_runs, is_trained, keep_run, measure_run
 from semmix.recipes.running import plain_cell, run_cell
 from semmix.recipes.show import Line, render
 from semmix.report.tables import estimate
@@ -133,11 +133,19 @@ def plan_lines(cells: Sequence[Cell], folder: Path) -> list[str]:
 
 
 def _to_do(cells: Sequence[Cell], folder: Path) -> list[tuple[Cell, int]]:
-    """Return the cells that can run, each with its missing seeds; the same runs only once."""
-    able = [cell for cell in cells if not cell.needs]
-    encoders = [plain_cell(cell) for cell in able if cell.mixing and cell.mixing.encoder == OWN]
-    unique = {cell.run_name(0): cell for cell in [*encoders, *able]}
-    return [(cell, len(missing_seeds(cell, folder))) for cell in unique.values()]
+    """Return the cells that can run, each with its seeds to train; the same runs only once."""
+    able = {cell.run_name(0): cell for cell in cells if not cell.needs}
+    to_do = {name: (cell, _untrained(cell, folder)) for name, cell in able.items()}
+    for cell, missing in [*to_do.values()]:
+        if missing and cell.mixing and cell.mixing.encoder == OWN:
+            encoder = plain_cell(cell)
+            to_do.setdefault(encoder.run_name(0), (encoder, _untrained(encoder, folder)))
+    return [*to_do.values()]
+
+
+def _untrained(cell: Cell, folder: Path) -> int:
+    runs = [folder / cell.run_name(seed) for seed in range(cell.seeds)]
+    return sum(not is_trained(cell, run) for run in runs)
 
 
 def run_missing(cells: Sequence[Cell], config: TableConfig) -> None:
