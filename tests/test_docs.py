@@ -68,12 +68,16 @@ def test_the_evaluation_runs_as_documented(tmp_path, monkeypatch):
     assert all(after["metrics"]["nll"] < 0.7 for after in calibrated)
 
 
-def test_the_figure_on_calibration_is_drawn_as_documented(tmp_path, monkeypatch):
-    (block,) = python_blocks(ROOT / "docs" / "calibration.md")
+@pytest.mark.parametrize(("page", "figure"), [("calibration", "demo"), ("results", "cifar10")])
+def test_reliability_is_drawn_as_documented(page, figure, tmp_path, monkeypatch):
+    (block,) = python_blocks(ROOT / "docs" / f"{page}.md")
     (tmp_path / "results").symlink_to(ROOT / "results")
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "calibration.md", "exec"), {})
-    drawn, shown = (tmp_path / "reliability.png", ROOT / "docs" / "images" / "reliability-demo.png")
+    exec(compile(block, page, "exec"), {})
+    drawn, shown = (
+        tmp_path / "reliability.png",
+        ROOT / "docs" / "images" / f"reliability-{figure}.png",
+    )
     assert drawn.stat().st_size == pytest.approx(shown.stat().st_size, rel=0.2)
 
 

@@ -21,6 +21,7 @@ from semmix.calibration import ood_auroc, ood_score
 from semmix.cli import main
 from semmix.recipes.catalog import plan_table, within
 from semmix.recipes.cells import CellBuilder, Setting
+from semmix.recipes.experiments import FOREIGN
 from semmix.recipes.protocols import PROTOCOLS
 from semmix.recipes.results import (
     KeepConfig,
@@ -35,7 +36,9 @@ from semmix.recipes.table import TableConfig, make_table, table_lines
 from semmix.report.tables import Estimate, aggregate, render_markdown
 
 RESULTS = Path(__file__).parents[2] / "results"
+PAGE = RESULTS.parent / "docs" / "results.md"
 METHODS = ("ce", "mixup", "csm")
+OTHER_DATA = "### Other data sets"
 
 
 def words(out, *more):
@@ -168,8 +171,8 @@ def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("section", "place_of_accuracy", "num_lines", "words"),
     [
-        ("Digits", 1, 9 + 9 + 16, ["--dataset", "digits", "--seeds", "5"]),
-        ("CIFAR-10", 2, 2 + 3, ["--dataset", "cifar10", "--generator", "zoo:cifar10"]),
+        ("Digits", 1, 9 + 9 + 17, ["--dataset", "digits", "--seeds", "5"]),
+        ("CIFAR-10", 2, 8 + 6, ["--dataset", "cifar10", "--generator", "zoo:cifar10"]),
     ],
 )
 def test_the_page_of_results_shows_what_the_kept_runs_give(
@@ -181,15 +184,42 @@ def test_the_page_of_results_shows_what_the_kept_runs_give(
         assert main(["table", table, *words, "--from", str(kept), "--format", "markdown"]) == 0
         lines = map(cells_of, capsys.readouterr().out.splitlines())
         shown |= {tuple(line[2:4]) for line in lines if len(line) > 4}
-    page = (RESULTS.parent / "docs" / "results.md").read_text()
+    page = PAGE.read_text().replace(f"\n{OTHER_DATA}", f"\n## {OTHER_DATA}")
     parts = [part for part in page.split("\n## ") if part.startswith(section)]
     lines = [cells_of(line) for part in parts for line in part.splitlines()]
-    lines = [
-        line for line in lines if re.match(r"\d\d\.\d\d", "".join(line[place_of_accuracy:][:1]))
-    ]
+    lines = [line for line in lines if is_number(line[place_of_accuracy:])]
     assert len(lines) == num_lines
     for line in lines:
         assert tuple(line[place_of_accuracy:][:2]) in shown, line[0]
+
+
+def test_the_readme_shows_lines_of_the_page_of_results():
+    page = PAGE.read_text()
+    wanted = {tuple(line[1:6]) for line in map(cells_of, page.splitlines())}
+    readme = (RESULTS.parent / "README.md").read_text().partition("On CIFAR-10")[2]
+    lines = [line for line in map(cells_of, readme.splitlines()) if is_number(line[2:])]
+    assert len(lines) == 8
+    for line in lines:
+        assert tuple(line[1:6]) in wanted, line[0]
+
+
+def test_the_page_of_results_shows_how_the_kept_runs_see_other_data(capsys):
+    words = ["--generator", "zoo:cifar10", "--from", str(RESULTS), "--format", "markdown"]
+    assert main(["table", "foreign", *words]) == 0
+    table = [line for line in map(cells_of, capsys.readouterr().out.splitlines()) if line[2:]]
+    shown = {line[0]: line[2] for line in table}
+    page = PAGE.read_text().partition(OTHER_DATA)[2]
+    lines = [line for line in map(cells_of, page.partition("\n## ")[0].splitlines()) if line]
+    lines = [line for line in lines if is_number(line[1:])]
+    assert len(lines) == 4
+    for name, *numbers in lines:
+        cells = [f"cifar10/resnet18/{name}/{outside}" for outside in FOREIGN]
+        assert numbers == [shown[cell] for cell in cells]
+
+
+def is_number(cells: list[str]) -> bool:
+    """Return whether the first cell is a number of per cent."""
+    return bool(re.match(r"\d\d\.\d\d", "".join(cells[:1])))
 
 
 def cells_of(line: str) -> list[str]:
