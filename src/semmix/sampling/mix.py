@@ -26,7 +26,10 @@ from semmix.plan import MixPlan
 from semmix.sampling.solvers import karras_sigmas, solver
 
 Sampler = Callable[[Tensor, Tensor], Tensor]
-"""Noise [N, C, H, W] and class weights [N, K] to uint8 images [N, C, H, W]."""
+"""Noise [N, C, H, W] and class weights [N, K] to images [N, C, H, W]."""
+
+FINE = 1.0
+"""Noise level below which a network adds detail to what it has settled before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,8 @@ class MixConfig:
     guidance: float = 1.0
     """Classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off."""
     grain: float = 0.0
-    """Part of the noise it sees that the network is made to overlook, such as 0.002: for a
-    generator whose images come out too smooth."""
+    """Part of the noise that the network is made to overlook while it adds detail, such as 0.006:
+    for a generator whose images come out too smooth."""
     batch_size: int = 512
     """Images the network sees at once."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -116,6 +119,17 @@ def make_mixsets(
 
 def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
     """Return the function that turns noise and class weights into uint8 images."""
+    solve = make_solver(generator, config)
+
+    @torch.no_grad()
+    def sample(noise: Tensor, class_weights: Tensor) -> Tensor:
+        return to_uint8(_decode(generator, solve(noise, class_weights)))
+
+    return sample
+
+
+def make_solver(generator: Generator, config: MixConfig) -> Sampler:
+    """Return the function that turns noise and class weights into images or latents as floats."""
     config = config.resolve(generator.device)
     _check_guidance(generator, config)
     solve, device = solver(config.solver), generator.device
@@ -126,7 +140,7 @@ def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
     bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
 
     @torch.no_grad()
-    def sample(noise: Tensor, class_weights: Tensor) -> Tensor:
+    def solution(noise: Tensor, class_weights: Tensor) -> Tensor:
         weights = class_weights.to(device)
 
         def denoise_at(x: Tensor, sigma: float) -> Tensor:
@@ -136,12 +150,14 @@ def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
                 if config.guidance != 1:
                     of_no_class = denoise(x, level, torch.zeros_like(weights)).float()
                     clean = of_no_class.lerp(clean, config.guidance)
+            if not config.grain or sigma >= FINE:
+                return clean
             # Epsilon scaling: Ning et al. 2023, https://arxiv.org/abs/2308.15321.
-            return x - (x - clean) / (1 + config.grain) if config.grain else clean
+            return x - (x - clean) / (1 + config.grain)
 
-        return to_uint8(_decode(generator, solve(denoise_at, noise.to(device) * sigmas[0], sigmas)))
+        return solve(denoise_at, noise.to(device) * sigmas[0], sigmas)
 
-    return sample
+    return solution
 
 
 def set_noise(plan: MixPlan, n: int, shape: tuple[int, int, int]) -> Tensor:
