@@ -149,6 +149,13 @@ def test_budgets_only_make_cheaper():
         assert num_train(within(cell, "smoke")) > 0
 
 
+def test_tables_move_to_other_networks():
+    cells = plan_table("main", "cifar100", classifier="resnet18")
+    assert {cell.name.rpartition("/")[0] for cell in cells} == {"cifar100/resnet18"}
+    assert [cell.paper for cell in cells] == [{}] * 15
+    assert len(plan_table("main", classifier="resnet18")) == 3 * 15  # each data set once
+
+
 def test_tables_move_to_other_data_sets():
     assert [cell.paper for cell in plan_table("ablation", "digits")] == [{}] * 10
     with pytest.raises(SemmixError, match="no cells on digits"):

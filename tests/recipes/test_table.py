@@ -120,6 +120,16 @@ def test_missing_cells_are_blank_with_the_command_that_fills_them(made, tmp_path
     assert "to fill" not in capsys.readouterr().out
 
 
+def test_the_command_that_fills_a_cell_names_its_network(tmp_path, capsys):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    few = words(tmp_path, "--methods", "ce", "--classifier", "resnet32", "--seeds", "1")
+    assert main([*few, "--from", str(kept)]) == 0
+    (command,) = re.findall(r"digits/resnet32/CE: semmix (.*)", capsys.readouterr().out)
+    assert main([*shlex.split(command), "--device", "cpu"]) == 0
+    assert re.search(r"digits/resnet32/CE +1 +\d", capsys.readouterr().out)
+
+
 def test_kept_results_give_the_same_table_from_logits_alone(made, capsys):
     tables = []
     for more in ([], ["--from", str(made[1])]):

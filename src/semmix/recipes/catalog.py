@@ -25,8 +25,13 @@ def table_called(name: str) -> Table:
     return TABLES[name]
 
 
-def plan_table(name: str, dataset: str | None = None, setting: Setting | None = None) -> list[Cell]:
-    """Return the cells of a table: as published, or moved to a data set the paper does not show.
+def plan_table(
+    name: str,
+    dataset: str | None = None,
+    setting: Setting | None = None,
+    classifier: str | None = None,
+) -> list[Cell]:
+    """Return the cells of a table: as published, or moved to another data set or network.
 
     >>> len(plan_table("main"))
     90
@@ -38,6 +43,8 @@ def plan_table(name: str, dataset: str | None = None, setting: Setting | None = 
     if dataset is not None:
         known = tuple(target for target in targets if target[0] == dataset)
         targets = known or tuple((dataset, c) for c in training_of(dataset).classifiers)
+    if classifier is not None:
+        targets = tuple(dict.fromkeys((of, classifier) for of, _ in targets))
     builders = [CellBuilder(name, *target, setting or Setting()) for target in targets]
     cells = [cell for builder in builders for cell in table.build(builder)]
     if not cells:

@@ -32,6 +32,8 @@ class TableConfig:
     """Table or figure."""
     dataset: Annotated[str | None, arg(help=f"Data set: {', '.join(TRAININGS)}.")] = None
     """Data set; those of the paper by default."""
+    classifier: str | None = None
+    """Network to train instead of the table's, as semmix train takes it."""
     cells: str = "*"
     """Cells to make, as a pattern such as cifar10/resnet50/*."""
     methods: tuple[str, ...] = ()
@@ -91,7 +93,7 @@ def chosen_cells(config: TableConfig) -> list[Cell]:
         protocol=protocol_called(config.protocol), encoder=config.encoder,
         generator=config.generator, device=config.device,
     )  # fmt: skip
-    cells = plan_table(config.name, config.dataset, setting)
+    cells = plan_table(config.name, config.dataset, setting, config.classifier)
     names = [cell.name for cell in cells]
     cells = [cell for cell in cells if fnmatch(cell.name, config.cells)]
     if not cells:
@@ -189,7 +191,7 @@ def command_for(cell: Cell, config: TableConfig) -> str:
     words = ["semmix", "table", cell.table, "--dataset", cell.data.dataset, "--cells", cell.name]
     words += ["--seeds", str(cell.seeds)]
     defaults = TableConfig(name=cell.table)
-    for option in ("budget", "protocol", "generator", "encoder", "out"):
+    for option in ("classifier", "budget", "protocol", "generator", "encoder", "out"):
         value = getattr(config, option)
         words += [f"--{option}", str(value)] if value != getattr(defaults, option) else []
     if config.from_:
