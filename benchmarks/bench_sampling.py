@@ -35,9 +35,9 @@ OFFICIAL = "edm-vp"
 REFERENCE = MixConfig(solver="heun", num_steps=18, precision="float32", compile="off")
 FAST = {
     "dpmpp_2m 18, bfloat16, compiled": MixConfig(precision="bfloat16", compile="on"),
-    "adams 22 with grain, bfloat16, compiled": MixConfig(
+    "adams 20 with grain, bfloat16, compiled": MixConfig(
         solver="adams",
-        num_steps=22,
+        num_steps=20,
         rho=12.0,
         sigma_min=0.01,
         grain=0.006,
