@@ -30,6 +30,7 @@ from semmix.generators.edm import PRESETS, EDMDenoiser, network_preset
 from semmix.generators.folder import MANIFEST, save_generator
 from semmix.plan import MixPlan, all_pairs
 from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.sampling.solvers import SOLVERS
 
 OFFICIAL = "edm-vp"
 REFERENCE = MixConfig(solver="heun", num_steps=18, precision="float32", compile="off")
@@ -137,7 +138,7 @@ def bench(spec: str, args: argparse.Namespace, folder: Path, official: float | N
     print("  reference: heun 18, float32, eager, batch 512", flush=True)
     reference = rate(generator, REFERENCE, args.reference_sets, folder / "reference")
     print(f"    {reference:,.0f} img/s", flush=True)
-    if args.peer_only and official is None:
+    if args.peer_only and generator.name == OFFICIAL:
         return reference
     settings = {k: v for k, v in FAST.items() if v.solver in args.solvers}
     for k, (title, config) in enumerate(settings.items()):
@@ -158,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=[OFFICIAL, "zoo:cifar10"])
     parser.add_argument("--sets", type=int, default=2048)
-    parser.add_argument("--solvers", nargs="+", default=["dpmpp_2m", "adams", "heun"])
+    parser.add_argument("--solvers", nargs="+", default=list(SOLVERS), choices=list(SOLVERS))
     parser.add_argument(
         "--peer-only", action="store_true", help="of the official network, the reference alone"
     )

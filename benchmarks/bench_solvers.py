@@ -1,4 +1,4 @@
-"""How solvers compare: how closely they follow a generator's path, and how real images look.
+"""How solvers compare: how closely each follows a generator's path, how real its images look.
 
     python benchmarks/bench_solvers.py --generator zoo:cifar10
     python benchmarks/bench_solvers.py --extractor inception:FILE --dataset cifar10 --samples 200
@@ -18,6 +18,7 @@ import torch
 from semmix.datasets.config import DatasetConfig
 from semmix.encoders import load_encoder
 from semmix.generators import load_generator
+from semmix.quality import cubic_kernel
 from semmix.sampling.mix import MixConfig, make_solver, to_uint8
 
 REFERENCE = "heun 18"
@@ -52,15 +53,13 @@ def contrast(images: torch.Tensor) -> float:
     return (images[..., 1:] - images[..., :-1]).square().mean().sqrt().item()
 
 
-def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return (x.double() @ y.double().T / x.shape[1] + 1) ** 3
-
-
 class Distance:
     """The part of samples' kernel distance to real images that depends on the samples."""
 
     def __init__(self, samples: torch.Tensor, real: torch.Tensor):
-        self.within, self.between = kernel(samples, samples), kernel(samples, real).mean(1)
+        samples, real = samples.double(), real.double()
+        self.within = cubic_kernel(samples, samples)
+        self.between = cubic_kernel(samples, real).mean(1)
 
     def of(self, rows: torch.Tensor) -> float:
         """Return it for some of the samples, drawn with replacement."""

@@ -116,9 +116,14 @@ def kernel_distance(
 
 def _squared_mmd(x: Tensor, y: Tensor) -> Tensor:
     """Return the unbiased squared MMD of equally many rows: pairs of a row with itself are out."""
-    num, dim = x.shape
-    within = sum(_off_diagonal_sum((z @ z.T / dim + 1) ** 3) for z in (x, y))
-    return within / (num * (num - 1)) - 2 * ((x @ y.T / dim + 1) ** 3).mean()
+    num = len(x)
+    within = sum(_off_diagonal_sum(cubic_kernel(z, z)) for z in (x, y))
+    return within / (num * (num - 1)) - 2 * cubic_kernel(x, y).mean()
+
+
+def cubic_kernel(x: Tensor, y: Tensor) -> Tensor:
+    """Return (x·y / D + 1)³ of all rows of `x` with all rows of `y`."""
+    return (x @ y.T / x.shape[1] + 1) ** 3
 
 
 def _off_diagonal_sum(matrix: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
 
 def join(parts: Iterable[object]) -> Markup:
     """Return the parts one after another, each escaped unless already markup."""
-    return Markup("").join(parts)  # type: ignore[arg-type]
+    return Markup("").join(map(escape, parts))
 
 
 def _short(value: object) -> object:
