@@ -1,5 +1,7 @@
 """Our own experiments: one schedule for all lines, and controls that differ in one thing."""
 
+from dataclasses import replace
+
 from semmix.methods import method
 from semmix.recipes.catalog import plan_table
 from semmix.recipes.cost import images_seen, num_train
@@ -57,6 +59,15 @@ def test_controls_change_what_they_name():
         assert lines[row].mixing.num_sets == lines["CSM"].mixing.num_sets
         assert lines[row].train == lines["CSM"].train
     assert len({cell.digest for cell in lines.values()}) == len(lines)
+
+
+def test_the_early_generator_trains_a_tenth_of_the_images_and_nothing_else_changes():
+    lines = cells("variants")
+    early, usual = lines["an early generator"].mixing, lines["CSM"].mixing
+    assert early.training.minutes is None
+    assert early.training.num_images == usual.training.num_images // 10
+    assert replace(early, training=usual.training) == usual
+    assert lines["an early generator"].train == lines["CSM"].train
 
 
 def test_the_demo_keeps_its_own_schedule():

@@ -145,15 +145,16 @@ class CellBuilder:
         )  # fmt: skip
 
     def _mixing(self, learned_from: DatasetConfig) -> Mixing:
-        training, clip = self.training, self.setting.encoder.startswith("clip:")
+        training, encoder = self.training, self.setting.encoder
+        own = training.own_scale if encoder == OWN else None
         return Mixing(
             learned_from=learned_from,
             generator=self.setting.generator,
             training=replace(training.generator, device=self.setting.device),
             sampler=training.sampler,
             num_sets=training.sets_per_pair * self.num_pairs,
-            encoder=self.setting.encoder,
-            scale=training.clip_scale if clip else None,
+            encoder=encoder,
+            scale=training.clip_scale if encoder.startswith("clip:") else own,
         )
 
     @property

@@ -20,16 +20,11 @@ FOREIGN = ("cifar100", "tiny-imagenet-val")
 EPOCHS = 120
 FULL_IMAGES = 3
 """CSM in full sees so many times the images of Eq-Data: a real one and two mixed."""
-SCALES = {"cifar10": 5.0}
-"""CSM's s with an encoder of our own: of 3 to 8, the one whose confidence is nearest to its
-accuracy on validation images, by seed 0 (docs/results.md); on other data sets the rule's."""
 
 
 def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCHS, **changes: Any):
     """Return a cell with the experiments' schedule; the demo keeps its own."""
     if method == "csm":
-        if build.setting.encoder == OWN:
-            changes = {"scale": SCALES.get(build.dataset), **changes}
         changes = {"eq_data": True, "sampler": MixConfig(batch_size=2048), **changes}
     cell = build.cell(row, method, **changes)
     if build.dataset == "digits":
@@ -76,6 +71,8 @@ def _variants(build: CellBuilder) -> list[Cell]:
     """Return CSM with one thing changed at a time."""
     num_images = build.training.train_size or build.training.num_images
     sets = {share: round(share * num_images / 8) for share in (0.1, 0.5, 1.0, 2.0, 4.0)}
+    training = replace(build.training.generator, device=build.setting.device)
+    early = replace(training, num_images=training.num_images // 10, minutes=None)
     return [
         _cell(build, "CSM"),
         _cell(build, "one-hot labels", labels="one_hot"),
@@ -86,12 +83,13 @@ def _variants(build: CellBuilder) -> list[Cell]:
         *(_cell(build, f"N_aug = {num}", options={"num_mixed": num}) for num in (1, 3)),
         _cell(build, "joint batch statistics", options={"joint_batch_statistics": True}),
         *(_cell(build, f"s = {s}", scale=float(s)) for s in range(2, 9)),
-        *([_cell(build, "s by the rule", scale=None)] if build.dataset in SCALES else []),
+        *([_cell(build, "s by the rule", scale=None)] if build.training.own_scale else []),
         *(
             _cell(build, f"sets of {share:.0%} of the data", num_sets=num)
             for share, num in sets.items()
             if num >= build.num_pairs  # fewer would not treat the classes alike
         ),
+        _cell(build, "an early generator", generator=OWN, training=early),
     ]
 
 
