@@ -34,20 +34,14 @@ from semmix.sampling.solvers import SOLVERS
 
 OFFICIAL = "edm-vp"
 REFERENCE = MixConfig(solver="heun", num_steps=18, precision="float32", compile="off")
+ADAMS = MixConfig(
+    solver="adams", rho=12.0, sigma_min=0.01, grain=0.006, precision="bfloat16", compile="on"
+)
 FAST = {
     "dpmpp_2m 18, bfloat16, compiled": MixConfig(precision="bfloat16", compile="on"),
-    "adams 20 with grain, bfloat16, compiled": MixConfig(
-        solver="adams",
-        num_steps=20,
-        rho=12.0,
-        sigma_min=0.01,
-        grain=0.006,
-        precision="bfloat16",
-        compile="on",
-    ),
-    "heun 18, bfloat16, compiled": MixConfig(
-        solver="heun", num_steps=18, precision="bfloat16", compile="on"
-    ),
+    "adams 20 with grain, bfloat16, compiled": replace(ADAMS, num_steps=20),
+    "adams 22 with grain, bfloat16, compiled": replace(ADAMS, num_steps=22),
+    "heun 18, bfloat16, compiled": replace(REFERENCE, precision="bfloat16", compile="on"),
 }
 
 
