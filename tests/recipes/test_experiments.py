@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from semmix.methods import method
 from semmix.recipes.catalog import plan_table
+from semmix.recipes.cells import Setting
 from semmix.recipes.cost import images_seen, num_train
 
 
@@ -59,6 +62,21 @@ def test_controls_change_what_they_name():
         assert lines[row].mixing.num_sets == lines["CSM"].mixing.num_sets
         assert lines[row].train == lines["CSM"].train
     assert len({cell.digest for cell in lines.values()}) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "encoder", "scale"),
+    [
+        ("cifar10", "own", 5.0),
+        ("cifar10", "clip:ViT-B/32", 4.0),
+        ("cifar10", "inception:file.pt", None),
+        ("cifar100", "own", None),
+    ],
+)
+def test_s_belongs_to_the_data_set_and_the_encoder(dataset, encoder, scale):
+    for table in ("main", "headline"):
+        cells = plan_table(table, dataset, Setting(encoder=encoder))
+        assert {cell.mixing.scale for cell in cells if cell.mixing} == {scale}
 
 
 def test_the_early_generator_trains_a_tenth_of_the_images_and_nothing_else_changes():
