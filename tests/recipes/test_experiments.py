@@ -86,6 +86,9 @@ def test_the_early_generator_trains_a_tenth_of_the_images_and_nothing_else_chang
     assert early.training.num_images == usual.training.num_images // 10
     assert replace(early, training=usual.training) == usual
     assert lines["an early generator"].train == lines["CSM"].train
+    given = plan_table("variants", "cifar10", Setting(generator="zoo:cifar10"))
+    assert {c.mixing.generator for c in given if c.row != "an early generator"} == {"zoo:cifar10"}
+    assert {c.mixing.generator for c in given if c.row == "an early generator"} == {"own"}
 
 
 def test_the_demo_keeps_its_own_schedule():
