@@ -79,26 +79,26 @@ class Grey:
 
 
 class Grainy(Grey):
-    """The same, but overlooking a hundredth of the noise where there is little."""
+    """The same, but overlooking a tenth of the noise where there is little."""
 
     def denoise(self, x, sigma, class_weights):
-        overlooked = torch.where(sigma < 1, 0.01, 0.0).reshape(-1, 1, 1, 1)
+        overlooked = torch.where(sigma < 0.1, 0.1, 0.0).reshape(-1, 1, 1, 1)
         return x - (x - super().denoise(x, sigma, class_weights)) / (1 + overlooked)
 
 
 def test_grain_is_noise_the_network_overlooks():
     noise, weights = torch.randn(16, 1, 8, 8), torch.eye(3)[torch.arange(16) % 3]
     plain, some = (
-        make_sampler(Grey(), MixConfig(grain=grain))(noise, weights) for grain in (0.0, 0.01)
+        make_sampler(Grey(), MixConfig(grain=grain))(noise, weights) for grain in (0.0, 0.1)
     )
     assert torch.equal(some, make_sampler(Grainy(), MixConfig())(noise, weights))
-    assert 1.005 < some.float().std() / plain.float().std() < 1.05
+    assert 1.002 < some.float().std() / plain.float().std() < 1.01
 
 
 def test_settings_without_grain_are_those_of_older_stores():
     assert "grain" not in MixConfig().to_json()
-    assert MixConfig(grain=0.002).to_json() == {**MixConfig().to_json(), "grain": 0.002}
-    with pytest.raises(SemmixError, match="some thousandths"):
+    assert MixConfig(grain=0.02).to_json() == {**MixConfig().to_json(), "grain": 0.02}
+    with pytest.raises(SemmixError, match="some hundredths"):
         MixConfig(grain=1.002)
 
 

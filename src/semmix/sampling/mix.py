@@ -28,8 +28,8 @@ from semmix.sampling.solvers import karras_sigmas, solver
 Sampler = Callable[[Tensor, Tensor], Tensor]
 """Noise [N, C, H, W] and class weights [N, K] to images [N, C, H, W]."""
 
-FINE = 1.0
-"""Noise level below which a network adds detail to what it has settled before."""
+FINE = 0.1
+"""Noise level below which a network adds the last detail to what it has settled before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class MixConfig:
     guidance: float = 1.0
     """Classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off."""
     grain: float = 0.0
-    """Part of the noise that the network is made to overlook while it adds detail, such as 0.006:
-    for a generator whose images come out too smooth."""
+    """Part of the noise that the network is made to overlook while it adds the last detail, such
+    as 0.08: for a generator whose images come out too smooth."""
     batch_size: int = 512
     """Images the network sees at once."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -66,8 +66,8 @@ class MixConfig:
         if not 0 < self.sigma_min < self.sigma_max:
             seen = f"sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
             raise SemmixError("noise levels must fall", seen, "use 0 < sigma_min < sigma_max")
-        if not 0 <= self.grain < 0.1:
-            raise SemmixError("unusable grain", self.grain, "use 0 (none) or some thousandths")
+        if not 0 <= self.grain < 0.5:
+            raise SemmixError("unusable grain", self.grain, "use 0 (none) or some hundredths")
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON values.
