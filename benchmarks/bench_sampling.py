@@ -24,7 +24,7 @@ import torch
 import torch._inductor.config
 
 from semmix._artifact import begin_artifact
-from semmix._device import describe_environment, pick_device
+from semmix._device import describe_environment, pick_device, to_device
 from semmix.generators import load_generator
 from semmix.generators.edm import PRESETS, EDMDenoiser, network_preset
 from semmix.generators.folder import MANIFEST, save_generator
@@ -130,7 +130,9 @@ def bench(spec: str, args: argparse.Namespace, folder: Path, official: float | N
     generator = load_generator(spec, args.device)
     print(f"{generator.name}", flush=True)
     print("  reference: heun 18, float32, eager, batch 512", flush=True)
+    generator.network.to(memory_format=torch.contiguous_format)  # as in the published code
     reference = rate(generator, REFERENCE, args.reference_sets, folder / "reference")
+    to_device(generator.network, generator.device)
     print(f"    {reference:,.0f} img/s", flush=True)
     if args.peer_only and generator.name == OFFICIAL:
         return reference
