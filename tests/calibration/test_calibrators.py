@@ -12,7 +12,8 @@ from sklearn.base import clone
 
 from semmix import SemmixError, TemperatureScaler
 from semmix import calibration as cal
-from semmix.calibration.temperature import GRID
+from semmix.calibration.one_vs_rest import _beta_inputs
+from semmix.calibration.temperature import BOUNDS, GRID
 
 PROXIMITY_BASED = (
     cal.DensityRatioCalibrator(),
@@ -169,7 +170,7 @@ def test_temperature_keeps_accuracy_and_does_not_raise_nll(seed, size, sharpness
     probs = scaler.transform(logits)
     assert cal.accuracy(probs, labels) == cal.accuracy(cal.softmax(logits), labels)
     assert cal.nll(probs, labels) <= cal.nll(cal.softmax(logits), labels) + 1e-12
-    assert 0.01 <= scaler.temperature <= 100
+    assert BOUNDS[0] <= scaler.temperature <= BOUNDS[1] * (1 + 1e-9)
 
 
 def test_published_grid():
@@ -185,14 +186,44 @@ def test_published_grid():
 def test_a_perfect_classifier_gets_a_finite_temperature():
     logits = 3 * np.eye(4)
     scaler = TemperatureScaler().fit(logits, np.arange(4))
-    assert 0.01 <= scaler.temperature < 0.2
+    assert BOUNDS[0] <= scaler.temperature < 0.2
     assert cal.nll(scaler.transform(logits), np.arange(4)) < 1e-9
 
 
 def test_a_hopeless_classifier_stops_at_the_bound():
     """Always sure, always wrong: the hotter, the better."""
     logits = 300 * np.eye(3)
-    assert TemperatureScaler().fit(logits, [1, 2, 0]).temperature == pytest.approx(100)
+    fitted = TemperatureScaler().fit(logits, [1, 2, 0])
+    assert fitted.temperature == pytest.approx(BOUNDS[1])
+
+
+def test_the_last_newton_step_is_not_taken_for_a_step_too_far():
+    """Some of these end on a step that rounds to nothing, which the bracket used to refuse."""
+    for seed in range(100, 160):
+        random = np.random.default_rng(seed)
+        logits = 3 * random.normal(size=(200, 10))
+        right = random.random(200) < 0.7
+        labels = np.where(right, logits.argmax(1), random.integers(10, size=200))
+        best = TemperatureScaler().fit(logits, labels).temperature
+        losses = [
+            cal.nll(cal.softmax(logits / t), labels) for t in (best / 1.001, best, best * 1.001)
+        ]
+        assert losses[1] < min(losses[0], losses[2]), seed
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3, 1e160])
+def test_temperature_follows_the_scale_of_the_logits(scale):
+    logits, labels = overconfident(4, 400)
+    plain = TemperatureScaler().fit(logits, labels).temperature
+    scaled = TemperatureScaler().fit(scale * logits, labels).temperature
+    if scale < 1e4:
+        assert scaled == pytest.approx(scale * plain, rel=1e-6)
+    else:
+        assert np.isfinite(scaled)
+
+
+def test_constant_logits_have_nothing_to_say():
+    assert TemperatureScaler().fit(np.ones((6, 3)), [0, 1, 2, 0, 1, 2]).temperature == 1
 
 
 # --- the others -----------------------------------------------------------------------------------
@@ -329,3 +360,12 @@ def test_mistakes():
         TemperatureScaler(search="brier").fit(logits, labels)
     with pytest.raises(SemmixError, match="isotonic"):
         cal.BinMeanShiftCalibrator(curve="isotonik").fit(logits, labels, np.ones(50))
+
+
+def test_beta_inputs_go_on_where_one_less_p_rounds_to_nothing():
+    margins = np.array([0.0, 1.0, 36.0, 37.0, 300.0])
+    inputs = _beta_inputs(np.column_stack([margins, np.zeros(5)]))
+    assert inputs[:, 0, 1] == pytest.approx(np.logaddexp(0, margins))  # -log(1 - p)
+    assert inputs[:, 1, 1] == pytest.approx(np.logaddexp(0, -margins))
+    three = np.random.default_rng(0).normal(size=(50, 3))
+    assert _beta_inputs(three)[:, :, 1] == pytest.approx(-np.log(1 - cal.softmax(three)))

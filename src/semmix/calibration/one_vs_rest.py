@@ -98,8 +98,12 @@ def normalise(scores: Array, fallback: Array) -> Array:
 def _beta_inputs(logits: Array) -> Array:
     """Return log p_k and -log(1 - p_k), computed without rounding p_k to 1, `[N, K, 2]`."""
     log_p = log_softmax(logits)
-    tiny = np.finfo(float).tiny
-    return np.stack([log_p, -np.log(np.maximum(-np.expm1(log_p), tiny))], -1)
+    best = log_p.argmax(1)[:, None]
+    others = log_p.copy()
+    np.put_along_axis(others, best, -np.inf, 1)
+    log_rest = np.log1p(-np.exp(others))  # exact up to p = 1/2; only the best has more
+    np.put_along_axis(log_rest, best, np.logaddexp.reduce(others, 1, keepdims=True), 1)
+    return np.stack([log_p, -log_rest], -1)
 
 
 def _fit_beta(inputs: Array, correct: Array) -> Array:

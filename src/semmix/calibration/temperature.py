@@ -12,8 +12,9 @@ from semmix.calibration._inputs import Array
 from semmix.calibration._toplabel import TopLabel
 from semmix.calibration.metrics import ece, nll
 
-BOUNDS = (0.01, 100.0)
-"""Where the temperature is sought: samples that are all right would pull it to zero."""
+BOUNDS = (1e-4, 1e4)
+"""Where the temperature is sought: samples that are all right would pull it to zero. Wide, since
+the logits may be cosines."""
 
 GRID = np.arange(1, 101) / 10
 """The temperatures of the published protocol."""
@@ -57,10 +58,12 @@ def least_nll(logits: Array, labels: Array) -> float:
     beta, gain = 1.0, np.inf
     while gain > 1e-16 and high - low > 1e-12 * beta:
         slope, curvature = _slope_and_curvature(logits, of_label, beta)
-        low, high = (low, beta) if slope > 0 else (beta, high)
         newton = beta - slope / curvature
+        if newton == beta:  # as an end of the bracket it would be taken for a step too far
+            break
+        low, high = (low, beta) if slope > 0 else (beta, high)
         beta = newton if low < newton < high else np.sqrt(low * high)
-        gain = slope**2 / curvature
+        gain = slope * (slope / curvature)
     return 1 / beta
 
 
