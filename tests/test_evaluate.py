@@ -226,7 +226,7 @@ def test_without_validation_nothing_judges_itself(tmp_path):
     """Random labels: a calibrator judged by what it saw would look better than it is."""
     logits, _ = predictions(num_samples=200, num_classes=3)
     labels = np.random.default_rng(5).integers(0, 3, 200)
-    samples = Samples(logits, labels, "logits")
+    samples = Samples(logits, labels, "logits", zero=0.0)
     folds = make_folds(200, 5, seed=0)
     fitted = fit("isotonic", make_pool(samples, folds, 0), folds)
     honest = fitted.apply(slice(0, 200), logits)
@@ -286,6 +286,18 @@ def test_temperature_fitted_on_test(tmp_path):
     scaled = logits / cal.TemperatureScaler().fit(logits, labels).temperature
     assert "fitted on this part" in warnings_of(tmp_path, scaled, labels)[1]
     assert warnings_of(tmp_path, logits, labels)[1] == ""
+
+
+def test_probabilities_rounded_to_zero(tmp_path):
+    """Float16 holds nothing below 6e-8: labels there must not outweigh all others."""
+    logits, labels = predictions(num_samples=4000, num_classes=10)
+    calm, sharp = cal.softmax(logits), cal.softmax(6 * logits)
+    evaluation, text = warnings_of(tmp_path, sharp.astype(np.float16), labels, "probs")
+    assert "have a probability of exactly 0, taken for 6e-08" in text
+    best = evaluation["results"][1]["metrics"]
+    assert best["ece"] < 0.3 * given(evaluation)["ece"]
+    assert best["nll"] < cal.nll(calm, labels) + 0.1
+    assert "exactly 0" not in warnings_of(tmp_path, sharp, labels, "probs")[1]
 
 
 def test_shuffled_labels(tmp_path):

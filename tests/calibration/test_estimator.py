@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator
 
 from semmix import calibration as cal
@@ -38,3 +40,13 @@ def test_decision_values_will_do():
     probs = cal.CalibratedClassifier(LinearSVC()).fit(X, y).predict_proba(X)
     assert probs.sum(1) == pytest.approx(1)
     assert cal.accuracy(probs, y) > 0.8
+
+
+@pytest.mark.parametrize("model", [DecisionTreeClassifier(random_state=0), KNeighborsClassifier(5)])
+def test_zeros_of_trees_and_neighbours_do_not_rule(model):
+    """They give probabilities of exactly 0 and are wrong at times: no reason for T = 100."""
+    X, y = make_classification(3000, n_features=20, n_classes=3, n_informative=5, random_state=0)
+    plain = model.fit(X[:2000], y[:2000]).predict_proba(X[2000:])
+    fitted = cal.CalibratedClassifier(model).fit(X[:2000], y[:2000])
+    assert cal.ece(fitted.predict_proba(X[2000:]), y[2000:]) < cal.ece(plain, y[2000:])
+    assert cal.nll(fitted.predict_proba(X[2000:]), y[2000:]) < 0.7

@@ -96,3 +96,8 @@ def test_mixed_types_are_welcome():
     assert cal.accuracy(PROBS.astype(np.float16), torch.tensor(LABELS, dtype=torch.int16)) == 1
     assert cal.accuracy(PROBS.astype(np.float32), LABELS.astype(np.float32)) == 1
     assert cal.accuracy([1, 0, 1], [True, False, False]) == pytest.approx(2 / 3)
+
+
+def test_booleans_are_probabilities_of_zero_and_one():
+    certain = torch.tensor([True, False, True])
+    assert cal.accuracy(certain, [1, 0, 0]) == pytest.approx(2 / 3)

@@ -75,6 +75,11 @@ def as_logits(logits: Any) -> Array:
     return logits
 
 
+def least_positive(probs: Array) -> float:
+    """Return the least probability but zero: what is written as zero lies somewhere below."""
+    return float(np.min(probs, initial=1.0, where=probs > 0))
+
+
 def as_vector(values: Any, name: str) -> Array:
     """Return finite numbers `[N]` as a float64 array."""
     vector = as_float64(as_rows(values, name))
@@ -91,7 +96,8 @@ def as_rows(values: Any, name: str) -> Rows:
         raise SemmixError(f"{name} must be real", values.dtype, "pass the real part")
     if values.ndim == 0 or len(values) == 0:
         raise SemmixError(f"{name} must not be empty", _shape(values), "pass at least one sample")
-    return values
+    # Torch subtracts no booleans.
+    return values.int() if values.dtype == torch.bool else values
 
 
 def as_numpy(values: Rows) -> Array:

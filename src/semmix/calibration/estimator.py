@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from semmix._errors import SemmixError
 from semmix.calibration._calibrator import Calibrator
-from semmix.calibration._inputs import Array
+from semmix.calibration._inputs import Array, least_positive
 from semmix.calibration.temperature import TemperatureScaler
 
 
@@ -43,7 +43,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         folds = StratifiedKFold(min(self.cv, int(counts.min())))
         unseen: Any = cross_val_predict(estimator, X, labels, cv=folds, method=_method(estimator))
         calibrator: Any = TemperatureScaler() if self.calibrator is None else clone(self.calibrator)
-        self.calibrator_ = calibrator.fit(_logits(unseen, estimator), labels)
+        self.zero_ = least_positive(unseen) / 2
+        self.calibrator_ = calibrator.fit(_logits(unseen, estimator, self.zero_), labels)
         self.estimator_ = estimator.fit(X, labels)
         return self
 
@@ -52,7 +53,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False)
         scores = getattr(self.estimator_, _method(self.estimator_))(X)
-        return self.calibrator_.transform(_logits(scores, self.estimator_))
+        return self.calibrator_.transform(_logits(scores, self.estimator_, self.zero_))
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each sample."""
@@ -64,8 +65,8 @@ def _method(estimator: Any) -> str:
     return "predict_proba" if hasattr(estimator, "predict_proba") else "decision_function"
 
 
-def _logits(scores: Array, estimator: Any) -> Array:
-    """Return logits `[N, K]` from probabilities or decision values."""
+def _logits(scores: Array, estimator: Any, zero: float) -> Array:
+    """Return logits `[N, K]` from probabilities, none below `zero`, or decision values."""
     if _method(estimator) == "predict_proba":
-        return np.log(np.maximum(scores, np.finfo(np.float64).tiny))
+        return np.log(np.maximum(scores, zero))
     return np.stack([np.zeros_like(scores), scores], -1) if scores.ndim == 1 else scores

@@ -58,7 +58,7 @@ def measure_samples(
         },
         "ece_of_chance": top.ece_of_chance(bins),
         **_resample(few, bins, level, list(resampled(few, resamples, seed))),
-        "histogram": _histogram(few),
+        "histogram": _histogram(top),
         "risk_coverage": _risk_coverage(top),
         "classes": _classes(class_sums),
     }

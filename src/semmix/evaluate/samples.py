@@ -10,12 +10,16 @@ import numpy as np
 
 from semmix._errors import SemmixError
 from semmix.calibration import TemperatureScaler
+from semmix.calibration._inputs import least_positive
 from semmix.evaluate.read import ROWS_PER_BLOCK, Array, Part
 
 Kind = Literal["logits", "probs"]
 
 LOOKED_AT = 20_000
 """Rows on which guesses are made."""
+
+ZEROS_SHARE = 1e-4
+"""What all zeros of a row together may take from its confidence."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Samples:
     scores: Any
     labels: Array
     kind: Kind
+    zero: float
+    """What a probability of exactly zero is taken for."""
 
     @property
     def num_classes(self) -> int:
@@ -37,7 +43,7 @@ class Samples:
         """Return the logits of some rows in float64; of probabilities, their logarithm."""
         rows = np.asarray(self.scores[where], np.float64)
         if self.kind == "probs":
-            return np.log(np.maximum(rows, np.finfo(np.float64).tiny))
+            return np.log(np.maximum(rows, self.zero))
         return rows
 
     def blocks(self) -> Iterator[tuple[slice, Array, Array]]:
@@ -67,7 +73,9 @@ def make_samples(part: Part, kind: Kind | None) -> tuple[Samples, list[str]]:
     kind, warnings = _judge_kind(head, kind, part.name)
     scores = _two_columns(part.scores, kind) if head.ndim == 1 else part.scores
     labels, more = _judge_labels(part.labels, scores.shape[1])
-    return Samples(scores, labels, kind), warnings + more
+    least = least_positive(np.asarray(scores[:LOOKED_AT], np.float64))
+    zero = min(least, ZEROS_SHARE / scores.shape[1])
+    return Samples(scores, labels, kind, zero), warnings + more
 
 
 def compare_parts(test: Samples, val: Samples) -> list[str]:
@@ -75,7 +83,7 @@ def compare_parts(test: Samples, val: Samples) -> list[str]:
     if test.num_classes != val.num_classes:
         seen = f"{val.num_classes} classes in validation, {test.num_classes} in test"
         raise SemmixError("the two parts differ in classes", seen, "pass parts of the same model")
-    rows = [np.ascontiguousarray(part.logits(slice(0, LOOKED_AT))) for part in (val, test)]
+    rows = [np.ascontiguousarray(part.scores[:LOOKED_AT], np.float64) for part in (val, test)]
     keys = [{row.tobytes() for row in part} for part in rows]
     shared = len(keys[0] & keys[1]) / len(keys[0])
     if shared < 0.5:
@@ -101,7 +109,21 @@ def look_closer(test: Samples) -> list[str]:
             warnings.append(
                 "the best temperature on the test part is exactly 1: was it fitted on this part?"
             )
-    return warnings
+    return warnings + _warn_of_zeros(test)
+
+
+def _warn_of_zeros(test: Samples) -> list[str]:
+    """Return a warning when labels have a probability of exactly zero, as rounding makes them."""
+    if test.kind == "logits":
+        return []
+    head = np.asarray(test.scores[:LOOKED_AT])
+    share = float((head[np.arange(len(head)), test.labels[:LOOKED_AT]] == 0).mean())
+    if share == 0:
+        return []
+    return [
+        f"{share:.2%} of the labels have a probability of exactly 0, taken for {test.zero:.0e}: "
+        "the NLL and the calibrators depend on it; pass logits, or probabilities with more digits"
+    ]
 
 
 def _judge_kind(head: Array, wanted: Kind | None, name: str) -> tuple[Kind, list[str]]:
