@@ -206,6 +206,15 @@ def test_pure_and_two_class_labels_survive_a_third_class():
     assert torch.equal(two, labels[..., :2])
 
 
+def test_a_third_class_may_be_all_there_is():
+    protos = 4 * torch.eye(3, dtype=torch.float64)
+    products = similarity(torch.tensor([[[0.0, 0.0, 4.0]]]), protos)
+    labels = torch.tensor([[[0.5, 0.5, 0.0]]])
+    for scale in (200.0, 2000.0):
+        joined = add_third_class(labels, products, protos, torch.tensor([[0, 1]]), scale)
+        assert joined.flatten().tolist() == pytest.approx([0, 0, 1])
+
+
 class PixelEncoder:
     """Features are the pixels: enough to check the stage's book-keeping exactly."""
 
@@ -420,6 +429,8 @@ def test_diagnosis_of_sets_made_to_order(tmp_path):
     found = diagnose(make_notes(tmp_path, [smooth, jump, fall, foreign, swapped]))
     flat = diagnose(make_notes(tmp_path / "flat", [[0.2, 0.21, 0.22]]))
     assert flat["monotone_share"] == 0
+    still = diagnose(make_notes(tmp_path / "still", [[0.3, 0.3, 0.3], [0.3, 0.3, 0.1]]))
+    assert still["rank_correlation"] == pytest.approx((0 - np.sqrt(3) / 2) / 2)
     assert found["monotone_share"] == pytest.approx(4 / 5)  # fall
     assert found["abrupt_share"] == pytest.approx(4 / 5)  # all but smooth
     assert found["third_class_share"] == pytest.approx(1 / 5)  # foreign

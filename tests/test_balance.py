@@ -73,6 +73,15 @@ def test_cross_entropy_is_balanced_at_delta_zero_and_from_the_labels_distance_on
         assert abs(beta) < 1e-10
 
 
+def test_the_formula_holds_for_all_labels():
+    for alpha1, alpha2 in product(np.arange(10, 20) / 20, repeat=2):
+        if alpha1 > alpha2:
+            assert closed_form_beta("ce", alpha1, alpha2, 0.0) == pytest.approx(0, abs=1e-12)
+            delta = distance(alpha1, alpha2) / 3
+            found = confidence_balance(cross_entropy, alpha1, alpha2, delta).beta
+            assert closed_form_beta("ce", alpha1, alpha2, delta) == pytest.approx(found, abs=1e-8)
+
+
 def test_focal_loss_may_lean_to_the_sharper_label_once_answers_are_free():
     assert confidence_balance(focal1, 0.9, 0.6, 2.0).beta == pytest.approx(0.0278314, abs=1e-6)
     assert confidence_balance(focal1, 0.95, 0.8, 2.0).beta == pytest.approx(-0.0011617, abs=1e-6)

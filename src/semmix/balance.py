@@ -232,7 +232,9 @@ def closed_form_beta(name: str, alpha1: float, alpha2: float, delta: float) -> f
     e = math.sqrt(delta / 2) / 2
     plus, minus = np.poly1d([1, e]), np.poly1d([1, -e])
     cubic = (plus - alpha1) * minus * (1 - minus) + (minus - alpha2) * plus * (1 - plus)
-    (t,) = (root.real for root in cubic.roots if root.imag == 0 and e < root.real < 1 - e)
+    # Without delta, 0 and 1 are roots too.
+    real = [root.real for root in cubic.roots if root.imag == 0]
+    t = min(real, key=lambda root: abs(root - (alpha1 + alpha2) / 2))
     return float(2 * (t + e - alpha1) ** 2 - 2 * (t - e - alpha2) ** 2)
 
 

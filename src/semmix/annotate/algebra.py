@@ -144,5 +144,7 @@ def add_third_class(
         log_weight += torch.xlogy(share, share) + share * ratio
     of_pair = pairs[:, None].expand(*labels.shape[:2], 2)
     strongest, third = log_weight.scatter(-1, of_pair, -torch.inf).max(-1, keepdim=True)
-    joined = labels.scatter_add(-1, third, strongest.exp().to(labels.dtype))
-    return joined / joined.sum(-1, keepdim=True)
+    shift = strongest.clamp(min=0)  # of all weights, lest the largest overflow
+    joined = labels.double() * (-shift).exp()
+    joined = joined.scatter_add(-1, third, (strongest - shift).exp())
+    return (joined / joined.sum(-1, keepdim=True)).to(labels.dtype)

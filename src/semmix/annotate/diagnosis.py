@@ -63,11 +63,13 @@ def _flags(notes: Annotation) -> dict[str, Tensor]:
 
 def _rank_correlation(lambda_e: Tensor) -> float:
     """Return Spearman's correlation of requested lambda and lambda_E within a set, mean of sets."""
-    ranks = lambda_e.argsort(1).argsort(1).double()
-    ranks = ranks - ranks.mean(1, keepdim=True)
+    # Signs of all differences sum to centred ranks, in which ties share a place.
+    ranks = (lambda_e[:, :, None] - lambda_e[:, None]).sign().sum(-1).double()
     asked = torch.arange(lambda_e.shape[1], dtype=torch.float64)
     asked = asked - asked.mean()
-    return float(((ranks * asked).sum(1) / asked.square().sum()).mean())
+    spread = (ranks.square().sum(1) * asked.square().sum()).sqrt()
+    # A set that does not move at all follows nothing.
+    return float(((ranks * asked).sum(1) / spread.clamp(min=1)).mean())
 
 
 def _offset_share(lambda_e: Tensor) -> float:
