@@ -65,6 +65,9 @@ def test_json_round_trip():
         ({"pairs": ((0, 4),)}, "not a pair"),
         ({"lams": (1.0, 0.0)}, "rise"),
         ({"lams": (0.0, 1.5)}, "rise"),
+        ({"lams": ()}, "rise"),
+        ({"lams": (0.0, float("nan"), 1.0)}, "rise"),
+        ({"lams": (0.5,), "beta": 1.0}, "two ends"),
         ({"beta": -1.0}, "positive"),
     ],
 )

@@ -45,8 +45,11 @@ class MixPlan:
             if i == j or not (0 <= i < self.num_classes and 0 <= j < self.num_classes):
                 fix = f"two different classes from 0 to {self.num_classes - 1}"
                 raise SemmixError("not a pair of classes", (i, j), fix)
-        if list(self.lams) != sorted(self.lams) or self.lams[0] < 0 or self.lams[-1] > 1:
+        steps = zip((0.0, *self.lams), (*self.lams, 1.0), strict=True)
+        if not self.lams or not all(low <= high for low, high in steps):
             raise SemmixError("lams must rise within [0, 1]", self.lams, "sort them")
+        if self.beta is not None and len(self.lams) < 2:
+            raise SemmixError("a drawn set has two ends", self.lams, "ask for 2 members or more")
         if self.beta is not None and self.beta <= 0:
             raise SemmixError("beta must be positive", self.beta, "leave it out for the grid")
 

@@ -276,6 +276,15 @@ def test_class_weights_count_like_copies():
         assert weighted == pytest.approx(expected, abs=1e-12), metric.__name__
 
 
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("scale", [1e-3, 10.0])
+def test_debiasing_takes_weights_for_shares(power, scale):
+    probs, labels = random_case(5, 2000, 5)
+    plain = cal.debiased_ece(probs, labels, power=power)
+    weighted = cal.debiased_ece(probs, labels, power=power, class_weights=np.full(5, scale))
+    assert weighted == pytest.approx(plain)
+
+
 def test_scale_of_class_weights_does_not_matter():
     probs, labels = random_case(7, num_samples=150)
     for metric in (*TWINS, cal.smooth_ece):

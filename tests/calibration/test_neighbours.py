@@ -69,5 +69,11 @@ def test_mistakes():
         cal.proximity([[1.0, 0.0]] * 5, num_neighbours=5)
     with pytest.raises(SemmixError, match="zero"):
         cal.proximity([[0.0, 0.0], [1.0, 0.0]], num_neighbours=1)
+    with pytest.raises(SemmixError, match="code, paper"):
+        cal.proximity(np.eye(5), num_neighbours=1, protocol="papr")  # type: ignore[arg-type]
+    with pytest.raises(SemmixError, match="at least 1"):
+        cal.proximity(np.eye(5), num_neighbours=0)
+    with pytest.raises(SemmixError, match=r"pass \[N, D\]"):
+        cal.proximity([1.0, 2.0, 3.0], num_neighbours=1)
     with pytest.raises(SemmixError, match="one per sample"):
         piece([[0.5, 0.5]], [0], [0.1, 0.2])

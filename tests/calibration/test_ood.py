@@ -73,6 +73,8 @@ def test_scores_of_huge_logits():
 def test_mistakes():
     with pytest.raises(SemmixError, match="entropy"):
         cal.ood_score([[1.0, 2.0]], "entrpy")
+    with pytest.raises(SemmixError, match="out"):
+        cal.ood_aupr([1.0], [2.0], "inn")  # type: ignore[arg-type]
     with pytest.raises(SemmixError, match="NaN"):
         ood_auroc([np.nan], [1.0])
     with pytest.raises(SemmixError, match="vector"):

@@ -136,3 +136,36 @@ def test_sync_of_two_processes(tmp_path):
 
 if __name__ == "__main__":
     one_process(int(sys.argv[1]), sys.argv[2])
+
+
+def test_a_refused_batch_leaves_nothing():
+    probs, labels = case(400_000)
+    stream, bad = cal.CalibrationStream(3), probs.astype(np.float32)
+    bad[-1, 0] = np.nan
+    with pytest.raises(SemmixError, match="row 399999"):
+        stream.update(bad, labels)
+    stream.update(probs[:300], labels[:300])
+    assert stream.compute() == stream_of(probs[:300], labels[:300]).compute()
+
+
+def test_a_batch_of_weightless_classes_is_no_mistake():
+    probs, labels = case()
+    weights = [0.0, 1e13, 1e13]
+    stream = stream_of(probs, np.sort(labels), cuts=[50], class_weights=weights)
+    assert stream.compute()["ece"] == pytest.approx(
+        cal.ece(probs, np.sort(labels), class_weights=weights)
+    )
+
+
+@pytest.mark.parametrize("other", [{"keep_samples": False}, {"class_weights": [1, 2, 3]}])
+def test_streams_of_other_kinds_are_not_merged(other):
+    probs, labels = case()
+    with pytest.raises(SemmixError, match="make them alike"):
+        stream_of(probs, labels).merge(stream_of(probs, labels, **other))
+
+
+def test_samples_that_were_not_kept_cannot_be_had():
+    probs, labels = case()
+    for stream in (cal.CalibrationStream(3), stream_of(probs, labels, keep_samples=False)):
+        with pytest.raises(SemmixError, match="no samples are kept"):
+            stream.top_label()

@@ -100,6 +100,23 @@ def test_settings_without_grain_are_those_of_older_stores():
     assert MixConfig(grain=0.02).to_json() == {**MixConfig().to_json(), "grain": 0.02}
     with pytest.raises(SemmixError, match="some hundredths"):
         MixConfig(grain=1.002)
+    with pytest.raises(SemmixError, match="rho must be positive"):
+        MixConfig(rho=0)
+
+
+class Broken(Grey):
+    """Diverges for one class."""
+
+    def denoise(self, x, sigma, class_weights):
+        return super().denoise(x, sigma, class_weights) / (1 - class_weights[:, 2]).view(
+            -1, 1, 1, 1
+        )
+
+
+def test_a_broken_generator_fills_no_store(tmp_path):
+    with pytest.raises(SemmixError, match="drew NaN or infinity"):
+        make_mixsets(Broken(), plan(), CONFIG, tmp_path)
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("batch_size", [5, 16, 40])

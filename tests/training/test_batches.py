@@ -80,3 +80,13 @@ def test_classes_without_sets_are_named():
     mixed.check_classes(torch.tensor([0, 1, 1]), names)
     with pytest.raises(SemmixError, match="bird, cat"):
         mixed.check_classes(torch.tensor([0, 1, 2, 3]), names)
+
+
+@pytest.mark.parametrize("num_mixed", [1, 2])
+def test_sets_of_two_have_both_ends_drawn(num_mixed):
+    mixed = mixed_images(num_classes=2, copies=1, size=2)
+    torch.manual_seed(0)
+    images, _ = mixed.draw(torch.arange(2).repeat(100), num_mixed)
+    members = images[:, 0, 0, 0].reshape(-1, num_mixed) % 16
+    for label in (0, 1):
+        assert set(members[label::2, -1].tolist()) == {0, 1}

@@ -179,6 +179,8 @@ def top_label(
     """Return the top label of each sample; every sample is read and checked once."""
     probs, labels = check_samples(probs, labels, ignore_index)
     weights = sample_weights(labels, class_weights, probs.shape[1])
+    if weights is not None:  # what is debiased takes them for counts
+        weights = weights * (len(weights) / weights.sum())
     blocks = map_blocks(lambda where, rows: _top_of(rows, labels[where]), probs)
     confidence, correct = map(np.concatenate, zip(*blocks, strict=True))
     return TopLabel(confidence, correct, weights)
@@ -200,14 +202,24 @@ def sample_weights(labels: Array, class_weights: Any, num_classes: int) -> Array
     """Return each sample's weight, that of its class; soft labels mix the weights."""
     if class_weights is None:
         return None
-    weights = as_vector(class_weights, "class_weights")
-    if len(weights) != num_classes or (weights < 0).any():
-        fix = f"pass {num_classes} weights, none negative"
-        raise SemmixError("class_weights do not fit", weights.tolist()[:5], fix)
-    weights = weights[labels] if labels.ndim == 1 else labels @ weights
+    weights = weigh(labels, as_class_weights(class_weights, num_classes))
     if weights.sum() <= 0:
         raise SemmixError("every sample has weight zero", weights[:5].tolist(), "raise a weight")
     return weights
+
+
+def as_class_weights(class_weights: Any, num_classes: int) -> Array:
+    """Return one weight for each class, scaled to a mean of one."""
+    weights = as_vector(class_weights, "class_weights")
+    if len(weights) != num_classes or (weights < 0).any() or not weights.any():
+        fix = f"pass {num_classes} weights, none negative and not all zero"
+        raise SemmixError("class_weights do not fit", weights.tolist()[:5], fix)
+    return weights / weights.mean()
+
+
+def weigh(labels: Array, class_weights: Array) -> Array:
+    """Return the weight of each sample `[N]`."""
+    return class_weights[labels] if labels.ndim == 1 else labels @ class_weights
 
 
 def chunk_ends(num_samples: int, bins: int) -> Array:

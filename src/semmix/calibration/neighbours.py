@@ -5,9 +5,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from semmix._errors import SemmixError
+from semmix._errors import SemmixError, unknown_name
 from semmix.calibration._bins import check_bins
-from semmix.calibration._inputs import Array, as_logits, as_vector, row_blocks
+from semmix.calibration._inputs import Array, as_logits, as_rows, as_vector, row_blocks
 from semmix.calibration._toplabel import TopLabel, top_label
 
 
@@ -26,6 +26,10 @@ def proximity(
         num_neighbours: how many count.
         protocol: `code`, mean of exp(-d^2) as published code computes it; `paper`, exp(-mean d).
     """
+    if protocol not in ("code", "paper"):
+        raise unknown_name("protocol", protocol, ["code", "paper"])
+    if num_neighbours < 1:
+        raise SemmixError("too few neighbours", num_neighbours, "ask for at least 1, such as 10")
     unit = _unit_rows(features)
     candidates = unit if pool is None else _unit_rows(pool)
     own = pool is None
@@ -80,7 +84,9 @@ def grouped_ece(top: TopLabel, groups: Array, bins: int) -> float:
 
 
 def _unit_rows(features: Any) -> torch.Tensor:
-    rows = torch.from_numpy(np.array(as_logits(features)))
+    if (rows := as_rows(features, "features")).ndim != 2:
+        raise SemmixError("features have the wrong shape", tuple(rows.shape), "pass [N, D]")
+    rows = torch.from_numpy(np.array(as_logits(rows)))
     length = rows.norm(dim=1, keepdim=True)
     if bool((length == 0).any()):
         row = int((length == 0).nonzero()[0, 0])

@@ -45,6 +45,8 @@ def ood_auroc(in_scores: Any, out_scores: Any) -> float:
 
 def ood_aupr(in_scores: Any, out_scores: Any, positive: Literal["out", "in"] = "out") -> float:
     """Return the average precision of finding the `positive` samples; its base rate is chance."""
+    if positive not in ("out", "in"):
+        raise unknown_name("positive", positive, ["out", "in"])
     inside, outside = _scores(in_scores, out_scores)
     hits, others = (outside, inside) if positive == "out" else (-inside, -outside)
     scores = np.concatenate([hits, others])

@@ -18,7 +18,7 @@ from semmix.calibration._inputs import (
     check_samples,
     row_blocks,
 )
-from semmix.calibration._toplabel import TopLabel, sample_weights, top_label
+from semmix.calibration._toplabel import TopLabel, as_class_weights, top_label, weigh
 from semmix.calibration.metrics import classwise_columns, log_losses, squared_errors
 
 COARSE, FINE = 20, 52
@@ -81,7 +81,9 @@ class CalibrationStream:
         """
         self.num_classes, self.bins = num_classes, check_bins(bins)
         self.keep_samples = keep_samples
-        self.ignore_index, self.class_weights = ignore_index, class_weights
+        self.ignore_index = ignore_index
+        no_weights = class_weights is None
+        self.class_weights = None if no_weights else as_class_weights(class_weights, num_classes)
         self.reset()
 
     def reset(self) -> None:
@@ -100,16 +102,23 @@ class CalibrationStream:
         if self.ignore_index is not None and bool((as_numpy(labels) == self.ignore_index).all()):
             return
         probs, labels = check_samples(probs, labels, self.ignore_index)
-        weights = sample_weights(labels, self.class_weights, self.num_classes)
-        weights = np.ones(len(labels)) if weights is None else weights
+        # Looks at every row: a batch that is refused leaves nothing behind.
+        top = top_label(probs, labels)
+        if self.class_weights is not None:
+            top = top.reweighted(weigh(labels, self.class_weights))
         for where in row_blocks(*probs.shape):
-            self._add(probs[where], labels[where], weights[where])
+            self._add(top, where, probs[where], labels[where])
+        if self.keep_samples:
+            self._kept.append(top)
 
     def merge(self, other: CalibrationStream) -> None:
         """Add all samples that `other` has seen."""
-        if (self.num_classes, self.bins) != (other.num_classes, other.bins):
-            seen = f"{(self.num_classes, self.bins)} and {(other.num_classes, other.bins)}"
-            raise SemmixError("streams differ in (classes, bins)", seen, "make them alike")
+        own, others = self._kind(), other._kind()
+        if own != others:
+            names = "classes, bins, keep_samples, class_weights"
+            raise SemmixError(
+                f"streams differ in ({names})", f"{own} and {others}", "make them alike"
+            )
         self._top.merge(other._top)
         self._losses.merge(other._losses)
         self._classwise.merge(other._classwise)
@@ -157,24 +166,29 @@ class CalibrationStream:
 
     def top_label(self) -> TopLabel:
         """Return the kept samples, in the order they came."""
+        if not self._kept:
+            seen = "no update yet" if self.keep_samples else "keep_samples=False"
+            raise SemmixError("no samples are kept", seen, "update a stream that keeps samples")
         if len(self._kept) > 1:
             names = ("confidence", "correct", "weights")
             columns = ([getattr(top, name) for top in self._kept] for name in names)
             self._kept = [TopLabel(*map(np.concatenate, columns))]
         return self._kept[0]
 
-    def _add(self, probs: Rows, labels: Array, weights: Array) -> None:
-        top = top_label(probs, labels).reweighted(weights)
-        cells = bin_index(top.confidence, self.bins)
-        for row, values in enumerate((1.0, top.confidence, top.correct)):
+    def _kind(self) -> tuple[int, int, bool, list[float] | None]:
+        weights = None if self.class_weights is None else self.class_weights.tolist()
+        return self.num_classes, self.bins, self.keep_samples, weights
+
+    def _add(self, top: TopLabel, where: slice, probs: Rows, labels: Array) -> None:
+        weights, confidence = top.weights[where], top.confidence[where]
+        cells = bin_index(confidence, self.bins)
+        for row, values in enumerate((1.0, confidence, top.correct[where])):
             self._top.add(row, cells, weights * values)
         for row, losses in enumerate((log_losses(probs, labels), squared_errors(probs, labels))):
             self._losses.add(row, np.zeros(len(losses), np.int64), weights * losses)
         for cells, columns in classwise_columns(probs, labels, self.bins, weights):
             for row, values in enumerate(columns):
                 self._classwise.add(row, cells, values)
-        if self.keep_samples:
-            self._kept.append(top)
 
 
 def summary(probs: Any, labels: Any, bins: int = 15) -> dict[str, float]:

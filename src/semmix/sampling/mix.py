@@ -66,6 +66,8 @@ class MixConfig:
         if not 0 < self.sigma_min < self.sigma_max:
             seen = f"sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
             raise SemmixError("noise levels must fall", seen, "use 0 < sigma_min < sigma_max")
+        if not self.rho > 0:
+            raise SemmixError("rho must be positive", self.rho, "7 is the usual choice")
         if not 0 <= self.grain < 0.5:
             raise SemmixError("unusable grain", self.grain, "use 0 (none) or some hundredths")
 
@@ -123,7 +125,11 @@ def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
 
     @torch.no_grad()
     def sample(noise: Tensor, class_weights: Tensor) -> Tensor:
-        return to_uint8(_decode(generator, solve(noise, class_weights)))
+        images = _decode(generator, solve(noise, class_weights))
+        if not bool(images.isfinite().all()):
+            fix = "try --precision float32 or more steps; a generator that does so still is broken"
+            raise SemmixError("the generator drew NaN or infinity", generator.name, fix)
+        return to_uint8(images)
 
     return sample
 

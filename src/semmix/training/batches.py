@@ -91,7 +91,8 @@ class MixedImages:
     def _members(self, is_class_i: Tensor, num_mixed: int) -> Tensor:
         size = self.images.shape[1]
         shape = (len(is_class_i), num_mixed)
-        members = torch.randint(1, max(size - 1, 2), shape, device=is_class_i.device)
+        inner = (1, size - 1) if size > 2 else (0, size)  # a set of two has ends alone
+        members = torch.randint(*inner, shape, device=is_class_i.device)
         if num_mixed > 1:
             members[:, 0] = torch.where(is_class_i, size - 1, 0)
         return members
