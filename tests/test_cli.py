@@ -1,6 +1,8 @@
 """The command line: help, mistakes, and each stage as its own command."""
 
+import os
 import subprocess
+import sys
 
 import pytest
 
@@ -118,3 +120,23 @@ def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
     assert (tmp_path / "samples.png").exists()
     assert (tmp_path / "report.html").exists()
     assert len(list((tmp_path / "png" / "images").iterdir())) == 45 * 8
+
+
+def test_letters_a_terminal_lacks_do_not_end_the_work(tmp_path):
+    (tmp_path / "Ödland").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "semmix.cli", "data", "check", str(tmp_path / "Ödland")],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "?dland: 0 images in 0 classes" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_reader_that_leaves_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "semmix.cli", "data", "list"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib import import_module
 from typing import NamedTuple
@@ -119,6 +121,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    _print_any_letter()
     try:
         name, rest = split_command(argv)
         if name is None:
@@ -128,6 +131,9 @@ def main(argv: list[str] | None = None) -> int:
     except SemmixError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         fix = "check the path and the free space; the same command goes on from here"
         print(f"error: {error}\n  -> {fix}", file=sys.stderr)
@@ -135,6 +141,13 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         return 130
+
+
+def _print_any_letter() -> None:
+    """Have letters that a terminal cannot show replaced, rather than end the work."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def split_command(argv: list[str]) -> tuple[str | None, list[str]]:

@@ -211,3 +211,8 @@ def test_a_perfect_classifier_can_be_reported(tmp_path):
     perfect = Predictions(probs, np.arange(30) % 3)
     page = Page(write_evaluation({"as given": perfect}, tmp_path / "e.html", title="perfect"))
     assert "nan" not in page.texts["td"].lower()
+
+
+def test_a_baseline_that_no_run_has_is_refused(run_folders, tmp_path):
+    with pytest.raises(SemmixError, match="did you mean 'csm'"):
+        run_report(ReportConfig(runs=tuple(run_folders), out=tmp_path / "r.html", baseline="csmm"))

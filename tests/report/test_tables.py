@@ -149,6 +149,15 @@ def test_text_and_markdown_hold_the_numbers(run_folders, monkeypatch):
     assert line[-1] == f"{change} |"
 
 
+def test_narrow_terminals_fold_names_and_cut_no_figure(run_folders, monkeypatch):
+    rows = aggregate(run_folders)
+    monkeypatch.setenv("COLUMNS", "40")
+    text = render_text(rows)
+    assert "…" not in text
+    for row in rows:
+        assert show_estimate(ECE, row.before["ece"]) in text
+
+
 def test_renderers_escape_names(tmp_path, make_run):
     rows = aggregate([make_run(tmp_path / "a", "a_b|<i>[red]%\\", 0)])
     assert "[red]" in render_text(rows)

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 from tyro.conf import Positional, arg
 
-from semmix._errors import SemmixError
+from semmix._errors import SemmixError, unknown_name
 from semmix._progress import say
 from semmix.calibration import ece, interval
 from semmix.report import words
@@ -20,7 +20,7 @@ from semmix.report.charts import Series, forest_chart, roc_chart, training_chart
 from semmix.report.foreign import FOREIGN_METRICS, noticed, predict_foreign
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.runs import Run
+from semmix.report.runs import Run, load_run
 from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate, render_text
 
 MAX_PAIR_CHARTS = 60
@@ -65,10 +65,15 @@ class ReportConfig:
         if (self.mixsets is None) != (self.annotation is None):
             seen = f"mixsets={self.mixsets}, annotation={self.annotation}"
             raise SemmixError("a gallery needs both folders", seen, "give both or neither")
+        if self.num_sets < 1:
+            raise SemmixError("a gallery shows sets", self.num_sets, "ask for 1 at least")
 
 
 def run_report(config: ReportConfig) -> Path:
     """Print the results' table and write the report that `config` describes; return its path."""
+    methods = {load_run(run).settings["method"] for run in config.runs}
+    if config.baseline not in {*methods, "ce"}:  # without the usual one nothing is compared
+        raise unknown_name("baseline", config.baseline, methods)
     gallery = None
     if config.mixsets and config.annotation:
         gallery = open_gallery(config.mixsets, config.annotation, config.num_sets)

@@ -266,16 +266,21 @@ def render_text(rows: Sequence[Row]) -> str:
     """Return the table for a terminal, as wide as it is."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD)
-    for k, name in enumerate(_header()):
-        table.add_column(name, justify="left" if k == 0 else "right", no_wrap=k == 0)
-    for row in rows:
-        table.add_row(*map(Text, _cells(row)))  # Text: names are never read as markup
-    file = io.StringIO()
-    Console(file=file, width=shutil.get_terminal_size((110, 24)).columns).print(table)
+    lines = [_header(), *map(_cells, rows)]
+    (first, *_), *figures = zip(*lines, strict=True)
+    table.add_column(first, overflow="fold", min_width=min(20, max(len(line[0]) for line in lines)))
+    for column in figures:  # whole: a figure that is cut off is worth nothing
+        table.add_column(column[0], justify="right", min_width=max(map(len, column)))
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))  # Text: names are never read as markup
+    console = Console(file=(file := io.StringIO()), width=10_000)
+    needed = Measurement.get(console, console.options, table).minimum
+    console.print(table, width=max(needed, shutil.get_terminal_size((110, 24)).columns))
     return file.getvalue()
 
 
