@@ -84,10 +84,22 @@ def test_artifact_begins_goes_on_finishes(tmp_path):
     assert begin_artifact(tmp_path, "m.json", "thing", {"a": 1}).manifest["more"] == 2
 
 
+def test_what_keeps_nothing_before_its_end_may_begin_anew(tmp_path):
+    begin_artifact(tmp_path, "m.json", "thing", {"a": 1}, keeps_parts=False)
+    begin_artifact(tmp_path, "m.json", "thing", {"a": 2}, keeps_parts=False).finish()
+    assert open_artifact(tmp_path, "m.json", "thing").manifest["inputs"] == {"a": 2}
+    with pytest.raises(SemmixError, match="a was 2, now 3"):
+        begin_artifact(tmp_path, "m.json", "thing", {"a": 3}, keeps_parts=False)
+
+
 def test_artifact_of_other_inputs_kind_or_format_is_refused(tmp_path):
     begin_artifact(tmp_path, "m.json", "thing", {"a": 1, "b": 2})
     with pytest.raises(SemmixError, match="a was 1, now 5"):
         begin_artifact(tmp_path, "m.json", "thing", {"a": 5, "b": 2})
+    begin_artifact(tmp_path, "n.json", "thing", {"deep": {"lr": 0.1, "epochs": 3}, "d": "a" * 64})
+    with pytest.raises(SemmixError) as error:
+        begin_artifact(tmp_path, "n.json", "thing", {"deep": {"lr": 1, "epochs": 3}, "d": "b" * 64})
+    assert error.value.seen == "deep.lr was 0.1, now 1, d changed"
     with pytest.raises(SemmixError, match="does not describe a run"):
         open_artifact(tmp_path, "m.json", "run")
     with pytest.raises(SemmixError, match="no run here"):

@@ -4,6 +4,8 @@ A stage that finds its folder finished does nothing, one that finds it half done
 finds it made from other inputs says so and stops.
 """
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,16 +40,20 @@ class Artifact:
         write_json(self.path, self.manifest)
 
 
-def begin_artifact(folder: Path, name: str, kind: str, inputs: dict[str, Any]) -> Artifact:
+def begin_artifact(
+    folder: Path, name: str, kind: str, inputs: dict[str, Any], keeps_parts: bool = True
+) -> Artifact:
     """Start or resume the artifact in `folder`; refuse one that was made from other inputs.
 
-    `inputs` holds plain JSON values: settings, and digests of what the stage reads.
+    `inputs` holds plain JSON values: settings, and digests of what the stage reads. A stage that
+    keeps nothing before its end (`keeps_parts=False`) may begin anew with others.
     """
     folder = Path(folder)
     if (folder / name).exists():
         artifact = open_artifact(folder, name, kind)
-        _check_inputs(artifact, inputs)
-        return artifact
+        if keeps_parts or artifact.finished:
+            _check_inputs(artifact, inputs)
+            return artifact
     manifest = {"kind": kind, "format": FORMAT, "finished": False, "inputs": inputs}
     write_json(folder / name, manifest)
     return Artifact(folder, name, manifest)
@@ -76,12 +82,26 @@ def _kind(manifest: Any) -> Any:
 
 
 def _check_inputs(artifact: Artifact, inputs: dict[str, Any]) -> None:
-    made_from = artifact.manifest["inputs"]
-    changed = [key for key in {**made_from, **inputs} if made_from.get(key) != inputs.get(key)]
+    changed = list(_differences(artifact.manifest["inputs"], inputs))
     if changed:
-        seen = ", ".join(f"{k} was {made_from.get(k)!r}, now {inputs.get(k)!r}" for k in changed)
         raise SemmixError(
             f"{artifact.folder} was made from other inputs",
-            seen,
+            ", ".join(changed),
             "choose another output folder, or delete this one to make it again",
         )
+
+
+def _differences(was: dict[str, Any], now: dict[str, Any], above: str = "") -> Iterator[str]:
+    """Yield what differs in words, each setting by itself."""
+    for key in {**was, **now}:
+        old, new = was.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{above}{key}.")
+        elif old != new and _is_digest(old) and _is_digest(new):
+            yield f"{above}{key} changed"
+        elif old != new:
+            yield f"{above}{key} was {old!r}, now {new!r}"
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None

@@ -182,3 +182,17 @@ def test_the_usual_side_comes_from_headers(photos):
     for path in photos.glob("dog/*.png"):
         path.write_bytes(b"no image")
     assert usual_side(DatasetConfig(dataset=str(photos))) == 24
+
+
+def test_a_folder_that_was_refused_may_be_mended(tmp_path):
+    """The refused attempt keeps nothing, so it does not claim the output folder."""
+    photos = tmp_path / "photos"
+    (photos / "cat").mkdir(parents=True)
+    for k in range(30):
+        picture(k).save(photos / "cat" / f"{k}.png")
+    with pytest.raises(SemmixError, match="needs two classes"):
+        prepared(photos)
+    (photos / "dog").mkdir()
+    for k in range(30):
+        picture(100 + k).save(photos / "dog" / f"{k}.png")
+    assert prepared(photos)[0].dataset.num_classes == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TypeVar
 
 import torch
@@ -118,7 +119,7 @@ def fit(config: FitConfig) -> Path:
     model = ship(best, config.out / "model")
     tell("what came of it:", closing_words(best))
     say(f"report: {report}")
-    say(f"use it: semmix predict {model} IMAGES")
+    say(f"use it: semmix predict {quote(str(model))} IMAGES")
     return report
 
 

@@ -12,6 +12,7 @@ from semmix._device import pick_device
 from semmix._progress import say
 from semmix.datasets.config import DatasetConfig
 from semmix.datasets.listing import name_of
+from semmix.methods import method_class
 from semmix.recipes.fit import FitConfig
 from semmix.recipes.planning import Facts, Plan, candidates, choose_size, make_plan
 from semmix.recipes.prepare import Prepared, finding_lines, prepare, usual_side
@@ -44,6 +45,8 @@ def planned(asked: FitConfig) -> FitConfig:
 
     The finding is kept as data.json, the plan as plan.json; who goes on later gets the same plan.
     """
+    for name in asked.methods:
+        method_class(name)  # a misspelt one is told before any work
     device = pick_device(asked.device)
     on_gpu = device.type == "cuda"
     size = choose_size(asked.data.size, usual_side(asked.data), on_gpu, asked.quality)
@@ -52,7 +55,7 @@ def planned(asked: FitConfig) -> FitConfig:
 
     inputs = {"quality": asked.quality, "minutes": asked.minutes, "device": device.type,
               "train": ready.dataset.train.digest}  # fmt: skip
-    artifact = begin_artifact(asked.out, PLAN, "plan", inputs)
+    artifact = begin_artifact(asked.out, PLAN, "plan", inputs, keeps_parts=False)
     if not artifact.finished:
         artifact.finish(plan=plan_for(ready, asked, device).to_json())
     plan = Plan(**artifact.manifest["plan"])

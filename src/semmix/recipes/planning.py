@@ -326,7 +326,10 @@ def _why_plain(facts: Facts, minutes: float, enough: float | None) -> str:
             f"{facts.num_train:,} images to learn from in {facts.num_classes} classes are too few "
             f"to teach a generator ({MIN_TRAIN}, and {MIN_PER_CLASS} a class, are wanted)"
         )
-    return f"{why}: a plain classifier is trained, and its confidence corrected by a temperature"
+    return (
+        f"{why}: a plain classifier is trained, and its confidence corrected by a temperature "
+        "(--methods ce csm teaches one all the same, and takes longer)"
+    )
 
 
 def _time(minutes: float) -> str:

@@ -75,7 +75,7 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> Prepared:
         "protocol": config.protocol,
         "split_seed": config.split_seed,
     }
-    artifact = begin_artifact(out, DATA, "data", inputs)
+    artifact = begin_artifact(out, DATA, "data", inputs, keeps_parts=False)
     if not artifact.finished:
         found = gather(source, size, config.strict)
         _check_classes(found)
