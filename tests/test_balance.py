@@ -3,6 +3,7 @@
 import sys
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,6 +190,8 @@ def test_a_users_own_loss_by_import_path(tmp_path, monkeypatch, capsys):
 
 
 def test_user_mistakes():
+    with pytest.raises(SemmixError, match=r"end its name in \.svg"):
+        BalanceConfig(figure=Path("x.foo"))
     for wrong in [(0.6, 0.9, 0.1), (0.9, 0.4, 0.1), (1.0, 0.6, 0.1), (0.9, 0.6, -1.0)]:
         with pytest.raises(SemmixError):
             confidence_balance(squared_error, *wrong)

@@ -238,6 +238,8 @@ def closed_form_beta(name: str, alpha1: float, alpha2: float, delta: float) -> f
     return float(2 * (t + e - alpha1) ** 2 - 2 * (t - e - alpha2) ** 2)
 
 
+FIGURES = (".svg", ".png", ".pdf")
+
 CURVES: dict[str, Loss] = {
     "ce": cross_entropy,
     **{f"focal {gamma}": partial(focal, gamma=gamma) for gamma in range(1, 6)},
@@ -307,7 +309,7 @@ def draw_balance(rows: Iterable[Row], path: Path) -> None:
     axes.set_ylabel("beta (below 0: fits the sharper label)")
     axes.legend()
     data = BytesIO()
-    figure.savefig(data, format=path.suffix.removeprefix(".") or "png")
+    figure.savefig(data, format=path.suffix.lower().removeprefix("."))
     write_bytes(path, data.getvalue())
 
 
@@ -339,6 +341,9 @@ class BalanceConfig:
     def __post_init__(self):
         if self.num_deltas < 2:
             raise SemmixError("a table needs both ends", self.num_deltas, "use num_deltas >= 2")
+        if self.figure and self.figure.suffix.lower() not in FIGURES:
+            fix = f"end its name in {', '.join(FIGURES)}"
+            raise SemmixError("a figure of another kind", self.figure, fix)
 
 
 def run_balance(config: BalanceConfig) -> list[Row]:

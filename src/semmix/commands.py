@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import torch
@@ -57,7 +58,7 @@ def train_generator_command(command: GeneratorTrain) -> None:
         command.out,
         held_out=(data.val.images, data.val.labels),
     )
-    say(f"generator in {command.out}; next: semmix mix {command.out}")
+    say(f"generator in {command.out}; next: semmix mix {quote(str(command.out))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,10 @@ def chosen_pairs(command: Mix, num_classes: int) -> tuple[tuple[int, int], ...]:
     """Return the pairs the command names, or those its run confuses, or all."""
     if command.confusable_by:
         confusion = validation_confusion(command.confusable_by, num_classes)
-        return confusable_pairs(confusion, command.num_pairs or len(all_pairs(num_classes)))
+        return confusable_pairs(confusion, command.num_pairs)
+    if command.num_pairs is not None:
+        fix = "name the run with --confusable-by, or list the pairs with --pairs"
+        raise SemmixError("num_pairs counts what a run confuses", command.num_pairs, fix)
     return tuple(map(_parse_pair, command.pairs)) or all_pairs(num_classes)
 
 
@@ -253,7 +257,8 @@ def export_command(command: Export) -> None:
     if (command.source / "config.json").exists():
         _refuse_options(command, "a training run", ("annotation", "labels", "format"))
         export_model(command.source, command.out, onnx=command.onnx)
-        say(f"next: semmix predict {command.out} IMAGES; what it is: {command.out / 'README.md'}")
+        usage = f"semmix predict {quote(str(command.out))} IMAGES"
+        say(f"next: {usage}; what it is: {command.out / 'README.md'}")
     elif (command.source / "manifest.json").exists():
         _refuse_options(command, "a store of mixed sets", ("onnx",))
         _export_mixsets(command)
@@ -317,4 +322,4 @@ def train_command(command: Train) -> None:
         )
     data = command.data.load(command.max_resident_gib)
     train_classifier(data, command.train, command.out, source)
-    say(f"run in {command.out}; next: semmix evaluate {command.out}")
+    say(f"run in {command.out}; next: semmix evaluate {quote(str(command.out))}")

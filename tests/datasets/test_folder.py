@@ -250,3 +250,17 @@ def test_very_long_and_odd_names(make_folder):
     folder = make_folder(classes=("n" * 250, "Katzen und Füchse 🦊"))
     (folder / ("n" * 250) / "000.png").rename(folder / ("n" * 250) / ("ü" * 125 + ".png"))
     assert load_dataset(folder).class_names == ("Katzen und Füchse 🦊", "n" * 250)
+
+
+def test_folders_that_teach_nothing_get_advice(make_folder, capsys):
+    folder = make_folder(classes=("cat",))
+    (folder / "loose.png").write_bytes((folder / "cat" / "000.png").read_bytes())
+    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    told = capsys.readouterr().out
+    assert "two folders at least" in told
+    assert "loose.png" in told
+
+
+def test_digits_need_no_check(capsys):
+    assert check_data(DataCheckConfig(name="digits")) == 0
+    assert "scikit-learn" in capsys.readouterr().out

@@ -198,3 +198,11 @@ def test_odd_names_are_written(model, digits, tmp_path):
     (row,) = predict_files(model, [path])
     assert row["error"] is None
     assert row["file"].endswith('n\\xff,"\n€.png')
+
+
+def test_hidden_files_and_folders_are_left_out(tmp_path):
+    for name in ("1.png", ".2.png", ".git/3.png", "deep/4.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    assert [path.name for path in list_images([str(tmp_path)])] == ["1.png", "4.png"]
+    assert list_images([str(tmp_path / ".2.png")]) == [tmp_path / ".2.png"]

@@ -80,6 +80,8 @@ def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         fix = "name the folder of a finished training run"
+        if (Path(folder) / "model" / WEIGHTS).exists():  # as semmix fit leaves it
+            fix = f"name the model in it: {Path(folder) / 'model'}"
         raise SemmixError(f"no trained classifier in {folder}", error, fix) from error
     if header["classifier"] == SAVED_PROGRAM:
         header["classifier"] = str(Path(folder) / SAVED_PROGRAM)

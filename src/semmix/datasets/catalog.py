@@ -66,7 +66,8 @@ class Entry:
 def find_entry(name: str) -> Entry:
     """Return the known data set called `name`."""
     if name == "digits":
-        raise SemmixError("digits need no import", "they come with scikit-learn", "load them")
+        fix = "use them as they are: semmix fit digits"
+        raise SemmixError("digits need no import", "they come with scikit-learn", fix)
     if name not in CATALOG:
         raise unknown_name("data set", name, CATALOG)
     return CATALOG[name]

@@ -232,7 +232,7 @@ def _check_fits(
             "the images differ in size",
             f"{files[0].path.name} is {first_width} x {first_height}, "
             f"{file.path.name} is {width} x {height}",
-            "give one size, such as 64: all images are then scaled and cropped to it",
+            "give one size, such as --size 64: all images are then scaled and cropped to it",
         )
     if len(pixels) * image.nbytes > max_bytes:
         raise SemmixError(

@@ -56,6 +56,12 @@ class FolderReport:
             lines += _list_some(f"{kind}, {'skipped' if is_skipped else 'kept'}", found)
         return lines + _list_some("other files, ignored", self.ignored)
 
+    def advice(self) -> list[str]:
+        """Return what to do about a folder that teaches no classifier."""
+        if len({name for _, name in self.num_images}) >= 2:
+            return []
+        return ["  -> two folders at least are wanted, one for each class: cat/1.png, dog/1.png"]
+
 
 def _list_some(title: str, names: list[str]) -> list[str]:
     if not names:

@@ -65,6 +65,7 @@ def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
     parts = _part_folders(report)
     visited = {_identity(folder) for folder in (report.folder, *parts.values())}
     for part, base in parts.items():
+        report.ignored += [printable(p.relative_to(report.folder)) for p in _loose(report, base)]
         for class_folder in _subfolders(report, base):
             for path in _walk(report, class_folder, visited):
                 name = printable(path.relative_to(report.folder))
@@ -103,6 +104,11 @@ def _holds_class_folders(report: FolderReport, folder: Path) -> bool:
 
 def _subfolders(report: FolderReport, folder: Path) -> list[Path]:
     return [path for path in _entries(report, folder) if path.is_dir() and not _is_hidden(path)]
+
+
+def _loose(report: FolderReport, folder: Path) -> list[Path]:
+    """Return the files beside class folders: images of no class."""
+    return [path for path in _entries(report, folder) if path.is_file() and not _is_hidden(path)]
 
 
 def _is_hidden(path: Path) -> bool:

@@ -96,7 +96,9 @@ def _load_folder(
     max_resident_gib: float | None,
 ) -> Dataset:
     if not looks_like_path(path):
-        raise unknown_name("data set", str(path), list_datasets())
+        wanted = "or the path of a folder of class folders, a .csv or a .jsonl file"
+        unknown = unknown_name("data set", str(path), list_datasets())
+        raise SemmixError(unknown.what, unknown.seen, f"{unknown.fix}; {wanted}")
     if all((Path(path) / name).exists() for name in KEPT_FILES):
         return _load_kept(Path(path))
     dataset, report = load_folder(Path(path), size, protocol, seed, strict, max_resident_gib)

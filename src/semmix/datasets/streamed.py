@@ -64,6 +64,6 @@ class StreamedImages:
             raise SemmixError(f"cannot read {path}", bad, fix) from bad
         if pixels.shape[1:] != self.image_shape[1:]:
             seen = f"{path.name} is {pixels.shape[2]} x {pixels.shape[1]}"
-            fix = "give one size, such as 64: all images are then scaled and cropped to it"
+            fix = "give one size, such as --size 64: all images are then scaled and cropped to it"
             raise SemmixError("the images differ in size", seen, fix)
         return pixels.expand(self.image_shape)  # one channel fills three

@@ -72,5 +72,6 @@ def _matches(pattern: str) -> Iterator[Path]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for base, folders, names in os.walk(folder):  # does not follow links, so no loops
-        folders.sort()
-        yield from (Path(base, n) for n in sorted(names) if Path(n).suffix.lower() in SUFFIXES)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        images = (name for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
+        yield from (Path(base, name) for name in images if not name.startswith("."))

@@ -58,6 +58,10 @@ class Serve:
     device: str = "auto"
     """auto, cpu or cuda."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise SemmixError("no such port", self.port, "choose 1 to 65535; 0 takes a free one")
+
 
 def serve_command(command: Serve) -> None:
     """Serve until interrupted; requests that have arrived are answered first."""
