@@ -49,7 +49,10 @@ def _load(model_class: str, what: str, device: torch.device) -> tuple[Any, Prepr
         settings, _ = ImageProcessingMixin.get_image_processor_dict(what)
         network = getattr(transformers, model_class).from_pretrained(what)
     except (OSError, ValueError) as error:
-        fix = "name a model of the hub, or a folder with its files; a download needs the network"
+        fix = (
+            "name a model of the hub, or a folder with its files; a download needs the network, "
+            "a classifier of your own does not: --encoder classifier:RUN"
+        )
         raise SemmixError("transformers cannot load this encoder", what, fix) from error
     return network.to(device).eval(), read_settings(settings)
 
