@@ -189,7 +189,7 @@ def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypat
         (
             "CIFAR-10",
             2,
-            9 + 6 + 2,
+            9 + 6 + 5 + 7 + 2,
             ["--dataset", "cifar10", "--generator", "zoo:cifar10"],
             RESNET50,
         ),
