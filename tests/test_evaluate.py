@@ -111,9 +111,11 @@ def test_binary_files(tmp_path):
     probs = 1 / (1 + np.exp(-odds))
     np.savez(tmp_path / "odds.npz", logits=odds, labels=labels)
     np.savez(tmp_path / "probs.npz", probs=probs, labels=labels)
+    np.savez(tmp_path / "column.npz", probs=probs[:, None], labels=labels[:, None])
+    np.savez(tmp_path / "odds_column.npz", logits=odds[:, None], labels=labels)
     rows = "\n".join(f"{p!r};{y}" for p, y in zip(map(float, probs), labels, strict=True))
     (tmp_path / "p.csv").write_text(f"score;label\n{rows}\n")
-    for name in ("odds.npz", "probs.npz", "p.csv"):
+    for name in ("odds.npz", "probs.npz", "column.npz", "odds_column.npz", "p.csv"):
         ece = given(evaluate(tmp_path / name))["ece"]
         assert ece == pytest.approx(cal.ece(probs, labels), abs=1e-9)
 
@@ -145,6 +147,43 @@ def test_labels_in_a_file_of_their_own(tmp_path):
     assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
 
 
+def test_labels_in_an_archive(tmp_path):
+    logits, labels = predictions()
+    np.save(tmp_path / "outputs.npy", logits)
+    np.savez(tmp_path / "x.npz", logits=logits, preds=labels[::-1], labels=labels)
+    evaluation = evaluate(tmp_path / "outputs.npy", labels=str(tmp_path / "x.npz"))
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+    np.savez(tmp_path / "x.npz", a=labels, b=labels)
+    with pytest.raises(SemmixError, match=r"(?s)x.npz holds a \[300\], b \[300\].*FILE.npy"):
+        evaluate(tmp_path / "outputs.npy", labels=str(tmp_path / "x.npz"))
+
+
+def test_answers_are_no_labels(tmp_path):
+    logits, labels = predictions()
+    np.savez(tmp_path / "x.npz", pred_labels=logits.argmax(1), logits=logits, labels=labels)
+    assert given(evaluate(tmp_path / "x.npz"))["acc"] == cal.accuracy(cal.softmax(logits), labels)
+    np.savez(tmp_path / "x.npz", preds=logits.argmax(1), logits=logits)
+    with pytest.raises(SemmixError, match="--labels NAME"):
+        evaluate(tmp_path / "x.npz")
+
+
+def test_arrays_of_training_are_read_only_if_named(tmp_path):
+    logits, labels = predictions()
+    np.savez(tmp_path / "x.npz", train_logits=logits, train_labels=labels)
+    with pytest.raises(SemmixError, match=r"holds train_logits \[300, 4\], train_labels \[300\]"):
+        evaluate(tmp_path / "x.npz")
+    evaluation = evaluate(tmp_path / "x.npz", scores="train_logits", labels="train_labels")
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_a_validation_file_gives_its_validation_part(tmp_path):
+    logits, labels = predictions()
+    np.savez(tmp_path / "v.npz", train_logits=-logits, train_labels=labels,
+             val_logits=2 * logits, val_labels=labels)  # fmt: skip
+    evaluation = evaluate(write_npz(tmp_path, logits, labels), val=tmp_path / "v.npz")
+    assert "val from v.npz: scores from 'val_logits'" in evaluation["notes"][1]
+
+
 def test_a_named_array_may_belong_to_any_part(tmp_path):
     logits, labels = predictions()
     np.savez(tmp_path / "x.npz", val_logits=logits, val_labels=labels, train_labels=labels)
@@ -170,10 +209,18 @@ def test_columns_can_be_given(tmp_path):
         ("x.txt", b"", r"\.npz"),
         ("gone.npz", None, "no such file"),
         ("x.npz", b"nonsense", "cannot read"),
+        ("x.npz", b"PK\x03\x04 cut off", "cannot read"),
+        ("x.npz", b"", "cannot read"),
+        ("x.npz", b"\x93NUMPY", "cannot read"),
         ("x.safetensors", b"nonsense", "cannot read"),
         ("x.parquet", b"nonsense", "cannot read"),
         ("x.csv", b"1,2,3\n4,5,6\n", "header"),
-        ("x.csv", b"label,p0,p1\ncat,0.5,0.5\n", "numbers"),
+        ("x.csv", b"label,p0,p1\ncat,0.5,0.5\n", "(?s)names of columns: 'cat'.*0 to K-1.*p0, p1"),
+        ("x.csv", b"label,p\np,0.5\n", "names of columns"),
+        ("x.csv", b"label,p0,p1\n0,0.5,0.5\ncat,0.5,0.5\n", "numbers"),
+        ("x.csv", b"label,p0,p1,p3\n0,0.5,0.3,0.2\n", "(?s)0 to 2 or 1 to 3: p0, p1, p3.*gaps"),
+        ("x.csv", b"label,p0,p0\n0,0.5,0.5\n", "not numbered"),
+        ("x.csv", b"file,label\na.png,0\n", "which columns hold the scores"),
         ("x.csv", b"label,p0,p1\n", "no rows"),
         ("x.npy", b"", "no labels"),
         ("empty", "folder", "logits-test.safetensors"),
@@ -186,6 +233,101 @@ def test_unreadable(name, content, message, tmp_path):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(SemmixError, match=message):
         evaluate(tmp_path / name)
+
+
+def write_table(path, **columns):
+    """Write columns of numbers or text under their names."""
+    lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join([",".join(columns), *lines, ""]))
+    return path
+
+
+def score_columns(stem, scores, order=None):
+    return {f"{stem}{k}": scores[:, k] for k in order or range(scores.shape[1])}
+
+
+def write_same_table(folder, kind, **columns):
+    if kind == "csv":
+        return write_table(folder / "x.csv", **columns)
+    parquet.write_table(pyarrow.table(columns), folder / "x.parquet")
+    return folder / "x.parquet"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_are_read_in_the_order_of_their_numbers(kind, tmp_path):
+    logits, labels = predictions(num_classes=12)
+    by_name = sorted(range(12), key=str)
+    columns = score_columns("prob_", cal.softmax(logits), by_name)
+    evaluation = evaluate(write_same_table(tmp_path, kind, label=labels, **columns))
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+    assert "stand as prob_0, prob_1, prob_10" in evaluation["warnings"][0]
+    assert "'prob_0 to prob_11' [300, 12]" in evaluation["notes"][0]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_numbers_of_columns_may_start_at_one(first, tmp_path):
+    logits, labels = predictions()
+    columns = {f"p[{k + first}]": logits[:, k] for k in (3, 2, 1, 0)}
+    evaluation = evaluate(write_table(tmp_path / "x.csv", label=labels, **columns))
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_columns_without_common_numbers_stay_where_they_are(tmp_path):
+    logits, labels = predictions(num_classes=3)
+    columns = dict(zip(("type2", "b12", "other"), logits.T, strict=True))
+    evaluation = evaluate(write_table(tmp_path / "x.csv", label=labels, **columns))
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+    assert evaluation["warnings"] == []
+
+
+def test_columns_of_plain_numbers(tmp_path):
+    """As pandas writes them, with a column of row numbers that has no name."""
+    logits, labels = predictions()
+    columns = {"": range(300), **score_columns("", logits), "label": labels}
+    evaluation = evaluate(write_table(tmp_path / "x.csv", **columns))
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("name", ["pred", "Predicted", "pred_label", "y_pred"])
+@pytest.mark.parametrize("classes", [("p0", "p1", "p2", "p3"), ("cat", "dog", "frog", "ship")])
+def test_answers_are_no_scores(kind, name, classes, tmp_path):
+    logits, labels = predictions()
+    files = [f"a #{n}.png" for n in range(300)]
+    columns = dict(zip(classes, cal.softmax(logits).T, strict=True))
+    about = {"file": files, name: logits.argmax(1), "label": labels}
+    evaluation = evaluate(write_same_table(tmp_path, kind, **about, **columns))
+    expected = cal.summary(cal.softmax(logits), labels)
+    assert given(evaluation)["ece"] == pytest.approx(expected["ece"])
+    assert f"labels from 'label', not used: file, {name}" in evaluation["notes"][0]
+
+
+def test_a_column_called_pred_may_hold_the_scores(tmp_path):
+    logits, labels = predictions(num_classes=2)
+    probs = cal.softmax(logits)[:, 1]
+    path = write_table(tmp_path / "x.csv", file=["a"] * 300, label=labels, pred=probs)
+    assert given(evaluate(path))["ece"] == pytest.approx(cal.ece(probs, labels))
+    path = write_table(tmp_path / "x.csv", file=["a"] * 300, label=labels, pred=probs.round())
+    assert given(evaluate(path))["acc"] == cal.accuracy(probs, labels)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_labels_may_name_columns(kind, tmp_path):
+    logits, labels = predictions()
+    names = ["n07", "dog", "n02", "ship"]
+    columns = dict(zip(names, logits.T, strict=True))
+    text = [names[label] for label in labels]
+    path = write_same_table(tmp_path, kind, pred=text[::-1], label=text, **columns)
+    assert given(evaluate(path))["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_two_tables_with_classes_in_different_orders(tmp_path):
+    logits, labels = predictions(num_classes=2)
+    columns = {"label": labels, "cat": logits[:, 0], "dog": logits[:, 1]}
+    test = write_table(tmp_path / "test.csv", **columns)
+    val = write_table(tmp_path / "val.csv", **dict(reversed(columns.items())))
+    with pytest.raises(SemmixError, match="order of classes: cat, dog in test, dog, cat"):
+        evaluate(test, val=val)
 
 
 def test_pickles_are_refused(tmp_path):
@@ -268,6 +410,68 @@ def test_rows_that_do_not_sum_to_one(tmp_path):
     assert "do not sum to one" in warnings_of(tmp_path, 0.9 * probs, labels, "scores")[1]
 
 
+@pytest.mark.parametrize("name", ["probs", "scores"])
+@pytest.mark.parametrize("num_samples", [5, 300])
+def test_a_few_rows_do_not_change_what_all_are(name, num_samples, tmp_path):
+    """Read as logits, the folds without such a row would be refused as probabilities."""
+    logits, labels = predictions(num_samples)
+    probs = cal.softmax(logits)
+    probs[3] = [-0.05, 0.55, 0.3, 0.2]
+    with pytest.raises(SemmixError, match=r"outside \[0, 1\]: -0.05 in row 3"):
+        warnings_of(tmp_path, probs, labels, name)
+    probs[3] = [0.1, 0.5, 0.3, 0.2]
+    evaluation, text = warnings_of(tmp_path, probs, labels, name)
+    assert "off by up to 0.1): normalised" in text
+    assert "read as probs" in evaluation["notes"][0]
+
+
+def test_a_probability_below_zero_beyond_the_rows_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.evaluate.samples.LOOKED_AT", 100)
+    logits, labels = predictions()
+    probs = cal.softmax(logits)
+    probs[200] = [-0.05, 0.55, 0.3, 0.2]
+    with pytest.raises(SemmixError, match=r"-0.05 in row 200"):
+        warnings_of(tmp_path, probs, labels, "probs")
+
+
+def test_what_was_asked_for_decides_only_what_is_open(tmp_path):
+    logits, labels = predictions(num_classes=2)
+    probs = cal.softmax(logits)
+    evaluation, text = warnings_of(tmp_path, probs, labels, kind="logits")
+    assert "are probabilities, whatever they are called" in text
+    assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels))
+    evaluation, text = warnings_of(tmp_path, probs[:, 1], labels, kind="logits")
+    assert "read as logits" in evaluation["notes"][0]
+    assert "probabilities" not in text
+
+
+@pytest.mark.parametrize("digits", [1, 8])
+def test_percentages(digits, tmp_path):
+    logits, labels = predictions()
+    percent = (100 * cal.softmax(logits)).round(digits)
+    evaluation, text = warnings_of(tmp_path, percent, labels, "probs")
+    assert "rows sum to 100: divided by 100" in text
+    whole = percent / percent.sum(1, keepdims=True)
+    assert given(evaluation)["ece"] == pytest.approx(cal.ece(whole, labels), abs=1e-4)
+
+
+def test_one_hot_labels(tmp_path):
+    logits, labels = predictions()
+    np.savez(tmp_path / "x.npz", a=logits, weights=np.ones(300), y=np.eye(4)[labels])
+    for names in ({}, {"scores": "a", "labels": "y"}):
+        evaluation = evaluate(tmp_path / "x.npz", **names)
+        assert "one-hot rows" in evaluation["warnings"][0]
+        assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_one_hot_labels_of_one_column(tmp_path):
+    logits, labels = predictions(num_classes=2)
+    probs = cal.softmax(logits)[:, 1]
+    evaluation, text = warnings_of(tmp_path, probs, np.eye(2)[labels], "probs")
+    assert "one-hot rows" in text
+    assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels))
+
+
 def test_labels_from_one(tmp_path):
     logits, labels = predictions()
     evaluation, text = warnings_of(tmp_path, logits, labels + 1)
@@ -315,13 +519,24 @@ def test_few_samples(tmp_path):
     [
         ([[np.nan, 1.0]], [0], "NaN"),
         ([[2.0, 1.0]], [5], "out of range"),
-        ([[2.0, 1.0]], [0.5], "class indices"),
+        ([[2.0, 1.0]], [0.5], "class indices: 0.5 in row 0"),
+        ([[2.0, 1.0]] * 3, [0, 1, np.nan], "class indices: nan in row 2"),
+        ([[2.0, 1.0]], ["cat"], "class indices"),
+        ([[2.0, 1.0]], [[0.4, 0.6]], r"(?s)one-hot: \[0.4, 0.6\] in row 0.*--human"),
+        ([[2.0, 1.0]], [[0, 0, 1]], r"one-hot labels do not fit: \[1, 3\]"),
+        ([["a", "b"]], [0], "scores must be numbers"),
         ([[2.0, 1.0]], [0, 1], "do not fit"),
     ],
 )
 def test_hopeless_input(scores, labels, message, tmp_path):
     with pytest.raises(SemmixError, match=message):
         warnings_of(tmp_path, np.array(scores), np.array(labels))
+
+
+def test_arrays_of_another_shape(tmp_path):
+    np.savez(tmp_path / "x.npz", maps=np.ones((2, 3, 4)), labels=np.zeros(2))
+    with pytest.raises(SemmixError, match=r"'maps' has the wrong shape: \[2, 3, 4\]"):
+        evaluate(tmp_path / "x.npz", scores="maps")
 
 
 def test_parts_of_different_models(tmp_path):
@@ -555,6 +770,15 @@ def test_people_in_every_kind_of_file(kind, tmp_path):
 def test_what_people_cannot_have_said(change, message, tmp_path):
     with pytest.raises(SemmixError, match=f"(?s){message}"):
         with_people(tmp_path, change(votes()[2]))
+
+
+def test_people_in_columns_out_of_order(tmp_path):
+    logits, labels, human = votes()
+    path = write_table(tmp_path / "h.csv", **score_columns("p", human, [3, 1, 0, 2]))
+    evaluation = evaluate(write_npz(tmp_path, logits, labels), human=path)
+    expected = cal.human_agreement(cal.softmax(logits), human)
+    assert evaluation["human"]["agreement"]["as given"] == pytest.approx(expected)
+    assert "people: score columns stand as p3, p1, p0, p2" in evaluation["warnings"][0]
 
 
 def test_people_in_another_order_are_noticed(tmp_path):

@@ -1,8 +1,9 @@
 """Measure and calibrate the predictions of any model: `semmix evaluate FILE`.
 
-Files are read (`read`), turned into samples while common mistakes are caught (`samples`),
-calibrated without judging a calibrator by what it has seen (`calibrate`), measured (`measure`),
-compared with people where their labels are given (`human`), written (`write`, `page`).
+Files are read (`read`, `tables`) as parts of scores and labels (`parts`), turned into samples while
+common mistakes are caught (`samples`), calibrated without judging a calibrator by what it has seen
+(`calibrate`), measured (`measure`), compared with people where their labels are given (`human`),
+written (`write`, `page`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from semmix.evaluate.calibrate import (
 from semmix.evaluate.human import compare_with_people, doubt_people, read_human
 from semmix.evaluate.measure import measure_samples
 from semmix.evaluate.page import write_page
-from semmix.evaluate.read import Names, read_parts
+from semmix.evaluate.parts import Names
+from semmix.evaluate.read import read_parts
 from semmix.evaluate.samples import Samples, compare_parts, look_closer, make_samples
 from semmix.evaluate.write import print_table, write_evaluation
 
@@ -53,7 +55,7 @@ class EvaluateConfig:
     """Name of the array of logits or probabilities, or how its columns begin; else guessed."""
 
     labels: str | None = None
-    """Name of the array or column of labels, or an .npy file; else guessed."""
+    """Name of the array or column of labels, or an .npy or .npz file; else guessed."""
 
     val_scores: str | None = None
     """Like `scores`, for the validation part."""
@@ -62,7 +64,7 @@ class EvaluateConfig:
     """Like `labels`, for the validation part."""
 
     kind: Literal["logits", "probs"] | None = None
-    """What the scores are; judged by their values by default."""
+    """What the scores are, where their values leave it open."""
 
     human: Path | None = None
     """File of people's label distributions, one row for each test sample in the same order, such as
@@ -99,10 +101,12 @@ class EvaluateConfig:
 
 def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
     """Return all that was measured, after printing a table and writing files and a page."""
+    folder = config.out or _default_folder(config.path)
     test, val, notes, warnings = load_samples(config)
-    human = read_human(config.human, len(test), test.num_classes) if config.human else None
-    if human is not None:
-        warnings += doubt_people(human, test.labels)
+    human = None
+    if config.human:
+        human, mended = read_human(config.human, len(test), test.num_classes)
+        warnings += [*mended, *doubt_people(human, test.labels)]
     for line in [*notes, *(f"warning: {warning}" for warning in warnings)]:
         say(line)
     fitted = dict(fit_all(config, test, val))
@@ -123,7 +127,6 @@ def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
         "human": None if human is None else compare_with_people(human, test, fitted),
     }
     print_table(evaluation)
-    folder = config.out or _default_folder(config.path)
     write_evaluation(evaluation, folder)
     say(f"page: {write_page(evaluation, test, fitted, folder)}")
     return evaluation

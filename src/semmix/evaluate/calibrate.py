@@ -22,7 +22,7 @@ from semmix.calibration import (
     VectorScaler,
     softmax,
 )
-from semmix.evaluate.read import Array
+from semmix.evaluate.parts import Array
 from semmix.evaluate.samples import Samples, random_rows
 
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {

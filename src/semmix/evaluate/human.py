@@ -11,7 +11,8 @@ import numpy as np
 from semmix._errors import SemmixError
 from semmix.calibration import entropy, human_agreement
 from semmix.evaluate.calibrate import Fitted
-from semmix.evaluate.read import Array, read_matrix
+from semmix.evaluate.parts import Array
+from semmix.evaluate.read import read_matrix
 from semmix.evaluate.samples import Samples
 
 ONE_HOT = "one-hot labels"
@@ -35,9 +36,9 @@ def compare_with_people(
     }
 
 
-def read_human(path: Path, num_rows: int, num_classes: int) -> Array:
-    """Return people's label distributions [N, K], after checking that they are just that."""
-    human = read_matrix(path)
+def read_human(path: Path, num_rows: int, num_classes: int) -> tuple[Array, list[str]]:
+    """Return people's label distributions [N, K], checked to be just that, and what was mended."""
+    human, warnings = read_matrix(path)
     if human.shape != (num_rows, num_classes):
         fix = f"pass one row for each of the {num_rows} predictions, in their order, and one column"
         fix += f" for each of the {num_classes} classes"
@@ -52,7 +53,7 @@ def read_human(path: Path, num_rows: int, num_classes: int) -> Array:
         raise SemmixError(
             "rows of people's labels must sum to 1", f"{human[row].sum():g} in row {row}", fix
         )
-    return human
+    return human, [f"people: {warning}" for warning in warnings]
 
 
 def agreement(probs: Array, human: Array) -> dict[str, float | None]:

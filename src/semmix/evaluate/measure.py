@@ -9,7 +9,7 @@ import numpy as np
 
 from semmix.calibration import CalibrationStream, TopLabel, interval_from, resampled
 from semmix.evaluate.calibrate import Fitted
-from semmix.evaluate.read import ROWS_PER_BLOCK, Array
+from semmix.evaluate.parts import ROWS_PER_BLOCK, Array
 from semmix.evaluate.samples import Samples
 
 MOST_KEPT = 4 * ROWS_PER_BLOCK

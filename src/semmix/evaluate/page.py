@@ -10,7 +10,7 @@ import numpy as np
 
 from semmix._random import fold_seed
 from semmix.evaluate.calibrate import Fitted
-from semmix.evaluate.read import Array
+from semmix.evaluate.parts import Array
 from semmix.evaluate.samples import Samples, random_rows
 from semmix.report import Predictions
 from semmix.report import write_evaluation as draw_evaluation

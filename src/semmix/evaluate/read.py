@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.lib.format import open_memmap
+from numpy.lib.npyio import NpzFile
 from safetensors import SafetensorError, safe_open
 
 from semmix._errors import SemmixError, unknown_name
+from semmix.evaluate.parts import (
+    SCORE_WORDS,
+    Array,
+    Names,
+    Part,
+    best_labels,
+    best_scores,
+    is_ignored,
+    not_predicted,
+    only,
+    words,
+)
+from semmix.evaluate.tables import read_csv, read_csv_matrix, read_parquet
 
-Array = NDArray[Any]
-Batches = Iterator[tuple[Array, Array]]
-Reader = Callable[[Path, "Names"], Mapping[str, Any]]
+T = TypeVar("T")
+Arrays = Mapping[str, Any]
+Shapes = Mapping[str, tuple[int, ...]]
 
-ROWS_PER_BLOCK = 1 << 16
-SCORE_WORDS = ("logits", "logit", "probs", "prob", "probabilities", "proba", "softmax", "scores",
-               "score", "outputs", "output", "predictions", "preds", "pred", "p")  # fmt: skip
-LABEL_WORDS = ("labels", "label", "targets", "target", "truth", "true", "gt", "y", "class")
 VAL_WORDS = {"val", "valid", "validation", "dev", "calib", "calibration", "holdout"}
 TEST_WORDS = {"test", "eval", "evaluation"}
-CHOOSING = {".npy", ".csv", ".parquet"}
-"""Files whose readers apply the names themselves, to columns or to another file."""
-IGNORED_WORDS = {"train", "training", "features", "index", "idx", "id", "ids", "unnamed"}
-
-
-class Part(NamedTuple):
-    """Scores as they stand in a file, `[N, K]` or `[N]`, read only where sliced, and labels."""
-
-    scores: Any
-    labels: Array
-    name: str
-    """What the scores are called there."""
-    origin: str
-    """A sentence on where scores and labels were found."""
-
-
-class Names(NamedTuple):
-    """Names of the arrays or columns to read; None is guessed."""
-
-    scores: str | None = None
-    labels: str | None = None
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, csv.Error,
+              SafetensorError)  # fmt: skip
+"""What the readers raise for files that are cut off or hold something else."""
 
 
 def read_parts(path: Path, val: Path | None, names: Names, val_names: Names) -> dict[str, Part]:
     """Return the part to report on as `test` and the part to fit on, if any, as `val`."""
     if path.is_dir():
         return _read_run(path)
-    arrays = _open(path, names)
-    of_test, of_val = _split(arrays)
-    if val is not None or not of_test:
-        of_test, of_val = of_test or of_val, {}
-    parts = {"test": _find(path, {**of_test, **_named(arrays, names)}, names)}
+    content = _read(path, names)
+    parts = {"test": _find_part(path, content, names)}
     if val is not None:
-        parts["val"] = _find(val, _open(val, val_names), val_names)
-    elif of_val:
-        parts["val"] = _find(path, {**of_val, **_named(arrays, val_names)}, val_names)
+        parts["val"] = _find_part(val, _read(val, val_names), val_names, prefer_val=True)
+        _refuse_other_order(parts["test"].columns, parts["val"].columns)
+    elif not isinstance(content, Part) and all(_split(content)):
+        parts["val"] = _find_part(path, content, val_names, prefer_val=True)
     return parts
 
 
@@ -69,21 +61,24 @@ def _read_run(folder: Path) -> dict[str, Part]:
         fix = "pass a run folder that holds logits-test.safetensors, or a file"
         raise SemmixError("nothing to evaluate in this folder", folder, fix)
     return {
-        part: _find(file, _open(file, Names()), Names())
+        part: _find_part(file, _read(file, Names()), Names())
         for part, file in files.items()
         if file.exists()
     }
 
 
-def read_matrix(path: Path) -> Array:
-    """Return the one table of numbers in a file, `[N, K]` in float64."""
-    readers = {
-        ".npz": _read_npz,
-        ".npy": lambda path, names: {path.stem: np.load(path)},
-        ".safetensors": _read_safetensors,
-        ".csv": _read_csv_matrix,
-    }
-    shaped = {name: rows for name, rows in _open(path, Names(), readers).items() if rows.ndim == 2}
+def read_matrix(path: Path) -> tuple[Array, list[str]]:
+    """Return the one table of numbers in a file, `[N, K]` in float64, and what was mended."""
+
+    def table_of(read: Callable[[Path], Arrays]) -> Callable[[Path], tuple[Array, list[str]]]:
+        return lambda path: (_only_table(path, read(path)), [])
+
+    readers = {kind: table_of(read) for kind, read in ARRAYS.items()}
+    return _open(path, {**readers, ".csv": read_csv_matrix})
+
+
+def _only_table(path: Path, arrays: Arrays) -> Array:
+    shaped = {name: rows for name, rows in arrays.items() if rows.ndim == 2}
     if len(shaped) != 1:
         seen = ", ".join(shaped) or "none"
         raise SemmixError(f"{path.name} must hold one table of numbers", seen, "leave one in it")
@@ -91,51 +86,46 @@ def read_matrix(path: Path) -> Array:
     return np.asarray(rows[:], np.float64)
 
 
-def _open(
-    path: Path, names: Names, readers: Mapping[str, Reader] | None = None
-) -> Mapping[str, Any]:
-    """Return the arrays in a file by name."""
-    readers = readers or {
-        ".npz": _read_npz,
-        ".npy": _read_npy,
-        ".safetensors": _read_safetensors,
-        ".csv": _read_csv,
-        ".parquet": _read_parquet,
-    }
+def _open(path: Path, readers: Mapping[str, Callable[[Path], T]]) -> T:
+    """Return what the reader for this kind of file makes of it."""
     if path.suffix.lower() not in readers:
         raise SemmixError("unknown kind of file", path.name, f"pass one of {', '.join(readers)}")
     if not path.exists():
         raise SemmixError("no such file", path, "check the path")
     try:
-        return readers[path.suffix.lower()](path, names)
+        return readers[path.suffix.lower()](path)
     except SemmixError:
         raise
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except UNREADABLE as error:
         raise SemmixError(
             f"cannot read {path}", error, "check that it is whole and holds numbers"
         ) from error
 
 
-def _read_npz(path: Path, names: Names) -> Mapping[str, Any]:
-    with np.load(path) as arrays:
+def _read(path: Path, names: Names) -> Part | Arrays:
+    """Return the arrays in a file by name, or the part it holds where its reader can tell."""
+    return _open(
+        path,
+        {
+            ".npz": _read_npz,
+            ".npy": lambda path: _read_npy_part(path, names),
+            ".safetensors": _read_safetensors,
+            ".csv": lambda path: read_csv(path, names),
+            ".parquet": lambda path: read_parquet(path, names),
+        },
+    )
+
+
+# --- kinds of files -------------------------------------------------------------------------------
+
+
+def _read_npz(path: Path) -> Arrays:
+    with open(path, "rb") as file, NpzFile(file) as arrays:
         return dict(arrays)
 
 
-def _read_npy(path: Path, names: Names) -> Mapping[str, Any]:
-    """Return a memory map of the scores, and the labels from a file of their own."""
-    beside = path.with_name(_swap_words(path.stem) + ".npy")
-    labels = Path(names.labels) if names.labels else beside
-    if not labels.exists() or labels == path:
-        fix = f"save the labels as {beside.name} beside it, or pass --labels FILE.npy"
-        raise SemmixError("an .npy file holds scores but no labels", path.name, fix)
-    return _chosen(path.stem, np.load(path, mmap_mode="r"), labels.stem, np.load(labels))
-
-
-def _swap_words(stem: str) -> str:
-    """Return the name of the labels that belong to scores: `val-logits` gives `val-labels`."""
-    pattern = "|".join(sorted(SCORE_WORDS[:-1], key=len, reverse=True))
-    swapped = re.sub(pattern, "labels", stem, count=1, flags=re.IGNORECASE)
-    return swapped if swapped != stem else "labels"
+def _read_npy(path: Path) -> Arrays:
+    return {path.stem: open_memmap(path, mode="r")}
 
 
 class _LazyTensor:
@@ -155,174 +145,112 @@ class _LazyTensor:
         return (rows.float() if half else rows).numpy()
 
 
-def _read_safetensors(path: Path, names: Names) -> Mapping[str, Any]:
+def _read_safetensors(path: Path) -> Arrays:
     file = safe_open(path, framework="pt")
     return {name: _LazyTensor(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
 
 
-def _read_csv_matrix(path: Path, names: Names) -> Mapping[str, Any]:
-    """Return all columns but those of row numbers; a first line of names is optional."""
-    delimiter, columns, _ = _look_at_csv(path)
-    has_names = not all(map(_is_number, columns))
-    chosen = [k for k, name in enumerate(columns) if not _words(name) & IGNORED_WORDS]
-    table = np.loadtxt(
-        path, delimiter=delimiter, skiprows=int(has_names), usecols=chosen if has_names else None,
-        ndmin=2, encoding="utf-8-sig", quotechar='"',
-    )  # fmt: skip
-    return {path.stem: table}
+ARRAYS: dict[str, Callable[[Path], Arrays]] = {
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    ".safetensors": _read_safetensors,
+}
+"""Readers of all arrays in a file."""
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _read_npy_part(path: Path, names: Names) -> Part:
+    """Return a memory map of the scores, and the labels from a file of their own."""
+    beside = path.with_name(_swap_words(path.stem) + ".npy")
+    file = Path(names.labels) if names.labels else beside
+    if not file.exists() or file == path:
+        fix = f"save the labels as {beside.name} beside it, or pass --labels FILE.npy"
+        raise SemmixError("an .npy file holds scores but no labels", path.name, fix)
+    arrays = _open(file, ARRAYS)
+    labels = only(arrays) or _choose_labels(_shapes(arrays))
+    if labels is None:
+        fix = "pass --labels FILE.npy, a file of labels alone"
+        raise SemmixError("which array holds the labels?", _held(file, arrays), fix)
+    return _make_part(path, path.stem, open_memmap(path, mode="r"), labels, arrays[labels])
 
 
-def _look_at_csv(path: Path) -> tuple[str, list[str], int]:
-    """Return what separates columns, the columns of the first line, and the lines after it."""
-    with open(path, encoding="utf-8-sig") as file:
-        header = file.readline()
-        num_rows = sum(1 for line in file if line.strip())
-    delimiter = max(",;\t", key=header.count)
-    columns = [name.strip().strip("\"'") for name in header.split(delimiter)]
-    return delimiter, columns, num_rows
+def _swap_words(stem: str) -> str:
+    """Return the name of the labels that belong to scores: `val-logits` gives `val-labels`."""
+    pattern = "|".join(sorted(SCORE_WORDS[:-1], key=len, reverse=True))
+    swapped = re.sub(pattern, "labels", stem, count=1, flags=re.IGNORECASE)
+    return swapped if swapped != stem else "labels"
 
 
-def _read_csv(path: Path, names: Names) -> Mapping[str, Any]:
-    delimiter, columns, num_rows = _look_at_csv(path)
-    if any(name.replace(".", "").lstrip("-").isdigit() for name in columns):
-        fix = "give it a first line of column names, such as label,prob_0,prob_1"
-        raise SemmixError("the CSV file has no header", delimiter.join(columns)[:60], fix)
-    label, chosen = _choose_columns(columns, names)
-    batches = _csv_batches(path, delimiter, [*chosen, label])
-    return _collect(num_rows, batches, _span(columns, chosen), columns[label])
+# --- choosing arrays ------------------------------------------------------------------------------
 
 
-def _csv_batches(path: Path, delimiter: str, columns: list[int]) -> Batches:
-    with open(path, encoding="utf-8-sig") as file:
-        next(file)
-        rows = (line for line in file if line.strip())
-        while lines := list(islice(rows, ROWS_PER_BLOCK)):
-            table = np.loadtxt(lines, delimiter=delimiter, usecols=columns, ndmin=2, quotechar='"')
-            yield table[:, :-1], table[:, -1]
-
-
-def _read_parquet(path: Path, names: Names) -> Mapping[str, Any]:
-    try:
-        from pyarrow import parquet, types
-    except ImportError as error:
-        fix = "pip install 'semmix[parquet]'"
-        raise SemmixError("reading parquet needs pyarrow", path.name, fix) from error
-    file = parquet.ParquetFile(path)
-    columns = file.schema_arrow.names
-    label, chosen = _choose_columns(columns, names)
-    lists = [i for i in chosen if types.is_nested(file.schema_arrow.types[i])][:1]
-    wanted = [columns[i] for i in lists or chosen]
-    batches = _parquet_batches(file, wanted, columns[label], is_list=bool(lists))
-    return _collect(
-        file.metadata.num_rows, batches, _span(columns, lists or chosen), columns[label]
-    )
-
-
-def _parquet_batches(file: Any, wanted: list[str], label: str, is_list: bool) -> Batches:
-    for batch in file.iter_batches(ROWS_PER_BLOCK, columns=[*wanted, label]):
-        arrays = [batch.column(name) for name in wanted]
-        if is_list:
-            scores = arrays[0].flatten().to_numpy(zero_copy_only=False).reshape(len(batch), -1)
-        else:
-            scores = np.stack([column.to_numpy(zero_copy_only=False) for column in arrays], 1)
-        yield scores, batch.column(label).to_numpy(zero_copy_only=False)
-
-
-def _collect(num_rows: int, batches: Batches, scores_name: str, label: str) -> Mapping[str, Any]:
-    """Return whole columns, filled batch by batch so that no table is held twice."""
-    scores, labels, start = None, np.empty(num_rows), 0
-    for rows, row_labels in batches:
-        if scores is None:
-            scores = np.empty((num_rows, rows.shape[1]), rows.dtype)
-        scores[start : start + len(rows)] = rows
-        labels[start : start + len(rows)] = row_labels
-        start += len(rows)
-    if scores is None:
-        raise SemmixError("the table has no rows", num_rows, "check the file")
-    return _chosen(scores_name, scores[:, 0] if scores.shape[1] == 1 else scores, label, labels)
-
-
-def _chosen(scores_name: str, scores: Any, labels_name: str, labels: Array) -> Mapping[str, Any]:
-    """Return what a reader chose itself, under names that leave no doubt which is which."""
-    return {f"scores {scores_name}": scores, f"labels {labels_name}": labels}
-
-
-def _choose_columns(columns: list[str], names: Names) -> tuple[int, list[int]]:
-    """Return the index of the label column and those of the score columns."""
-    label = names.labels or _best(columns, LABEL_WORDS)
-    if label not in columns:
-        fix = f"pass --labels NAME; columns: {', '.join(columns[:12])}"
-        raise SemmixError("which column holds the labels?", label, fix)
-    rest = [name for name in columns if name != label and not _words(name) & IGNORED_WORDS]
-    if names.scores:
-        rest = [name for name in rest if name.startswith(names.scores)]
-    else:
-        rest = [name for name in rest if _words(name) & set(SCORE_WORDS)] or rest
-    if not rest:
-        fix = f"pass --scores PREFIX; columns: {', '.join(columns[:12])}"
-        raise SemmixError("which columns hold the scores?", names.scores, fix)
-    return columns.index(label), [columns.index(name) for name in rest]
-
-
-def _named(arrays: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    return {name: arrays[name] for name in names if name is not None and name in arrays}
-
-
-def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what belongs to the test part (or to none) and to the validation part."""
-    used = {name: rows for name, rows in arrays.items() if not _words(name) & IGNORED_WORDS}
-    val = {name: rows for name, rows in used.items() if _words(name) & VAL_WORDS}
-    test = {name: rows for name, rows in used.items() if _words(name) & TEST_WORDS}
-    neither = {name: rows for name, rows in used.items() if name not in val and name not in test}
-    return test or neither, val
-
-
-def _find(path: Path, arrays: Mapping[str, Any], names: Names) -> Part:
-    """Return the scores and labels among `arrays`, by the names given or the likeliest ones."""
-    if path.suffix.lower() in CHOOSING:
-        names = Names()
-    for name in names:
-        if name is not None and name not in arrays:
-            raise unknown_name(f"array in {path.name}", name, arrays)
-    shapes = {name: tuple(rows.shape) for name, rows in arrays.items()}
-    wide = [name for name, shape in shapes.items() if len(shape) == 2 and shape[1] > 1]
-    flat = [name for name in shapes if name not in wide and len(shapes[name]) in (1, 2)]
-    scores = names.scores or _best(wide, SCORE_WORDS, alone=True) or _best(flat, SCORE_WORDS)
-    flat = [name for name in flat if name != scores]
-    labels = names.labels or _best(flat, LABEL_WORDS, alone=True)
+def _find_part(path: Path, content: Part | Arrays, names: Names, prefer_val: bool = False) -> Part:
+    """Return the scores and labels in a file, by the names given or the likeliest ones."""
+    if isinstance(content, Part):
+        return content
+    given = [name for name in names if name is not None]
+    for name in given:
+        if name not in content:
+            raise unknown_name(f"array in {path.name}", name, content)
+    of_test, of_val = _split(content)
+    among = (of_val or of_test) if prefer_val else (of_test or of_val)
+    shapes = {name: shape for name, shape in _shapes(content).items() if name in [*among, *given]}
+    scores, labels = _choose_arrays(shapes, names)
     if scores is None or labels is None:
-        held = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-        fix = f"pass --scores NAME and --labels NAME; {path.name} holds {held}"
-        raise SemmixError("which arrays hold scores and labels?", path.name, fix)
-    rows, classes = arrays[scores], np.asarray(arrays[labels][:])
-    origin = f"{path.name}: scores from {scores!r} {list(rows.shape)}, labels from {labels!r}"
-    return Part(rows, classes.reshape(len(classes)), scores, origin)
+        fix = "pass --scores NAME and --labels NAME; what is called train, features or id is read "
+        fix += "only if named so"
+        raise SemmixError("which arrays hold scores and labels?", _held(path, content), fix)
+    return _make_part(path, scores, content[scores], labels, content[labels])
 
 
-def _best(names: Iterable[str], words: tuple[str, ...], alone: bool = False) -> str | None:
-    """Return the name that holds the earliest of `words`, or the only name if `alone` may do."""
-    names = list(names)
-    for word in words:
-        for name in names:
-            if word in _words(name):
-                return name
-    return names[0] if alone and len(names) == 1 else None
+def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return what belongs to the test part (or to none) and to the validation part."""
+    used = [name for name in names if not is_ignored(name)]
+    val = [name for name in used if words(name) & VAL_WORDS]
+    test = [name for name in used if words(name) & TEST_WORDS]
+    return test or [name for name in used if name not in val], val
 
 
-def _words(name: str) -> set[str]:
-    """Return the words of a name: `val_logits.2` gives `val` and `logits`."""
-    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
-    return set(re.findall(r"[a-z]+", spaced.lower()))
+def _choose_arrays(shapes: Shapes, names: Names) -> tuple[str | None, str | None]:
+    """Return the names of scores and labels: wide arrays are scores unless called labels."""
+    wide = [name for name in shapes if _is_wide(shapes[name])]
+    flat = [name for name in shapes if name not in wide]
+    likely = [name for name in wide if best_scores([name]) or not best_labels([name])]
+    scores = names.scores or best_scores(likely) or only(likely) or best_scores(flat)
+    others = {name: shape for name, shape in shapes.items() if name != scores}
+    return scores, names.labels or _choose_labels(others)
 
 
-def _span(columns: list[str], chosen: list[int]) -> str:
-    first, last = columns[chosen[0]], columns[chosen[-1]]
-    return first if first == last else f"{first} to {last}"
+def _choose_labels(shapes: Shapes) -> str | None:
+    """Return the name of the labels: class indices `[N]` or, where called so, one-hot `[N, K]`."""
+    flat = [name for name in shapes if not _is_wide(shapes[name])]
+    one_hot = [name for name in shapes if name not in flat and not best_scores([name])]
+    return best_labels(flat) or best_labels(one_hot) or only(not_predicted(flat))
+
+
+def _is_wide(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and shape[1] > 1
+
+
+def _make_part(path: Path, name: str, scores: Any, label: str, labels: Any) -> Part:
+    for held, rows in ((name, scores), (label, labels)):
+        if rows.ndim not in (1, 2):
+            fix = "pass scores [N, K] or [N], and labels [N]"
+            raise SemmixError(f"{held!r} has the wrong shape", list(rows.shape), fix)
+    origin = f"{path.name}: scores from {name!r} {list(scores.shape)}, labels from {label!r}"
+    return Part(scores, np.asarray(labels[:]), name, origin)
+
+
+def _shapes(arrays: Arrays) -> Shapes:
+    return {name: tuple(rows.shape) for name, rows in arrays.items()}
+
+
+def _held(path: Path, arrays: Arrays) -> str:
+    shapes = ", ".join(f"{name} {list(shape)}" for name, shape in _shapes(arrays).items())
+    return f"{path.name} holds {shapes or 'no arrays'}"
+
+
+def _refuse_other_order(test: tuple[str, ...], val: tuple[str, ...]) -> None:
+    """Refuse two tables whose columns of classes have the same names in different orders."""
+    if test != val and sorted(test) == sorted(val):
+        seen = f"{', '.join(test[:12])} in test, {', '.join(val[:12])} in validation"
+        raise SemmixError("the two parts differ in the order of classes", seen, "write one order")

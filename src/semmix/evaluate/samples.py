@@ -11,7 +11,7 @@ import numpy as np
 from semmix._errors import SemmixError
 from semmix.calibration import TemperatureScaler
 from semmix.calibration._inputs import least_positive
-from semmix.evaluate.read import ROWS_PER_BLOCK, Array, Part
+from semmix.evaluate.parts import ROWS_PER_BLOCK, Array, Part
 
 Kind = Literal["logits", "probs"]
 
@@ -20,6 +20,15 @@ LOOKED_AT = 20_000
 
 ZEROS_SHARE = 1e-4
 """What all zeros of a row together may take from its confidence."""
+
+LEAST, MOST = -1e-6, 1 + 1e-2
+"""What rounding may make of probabilities of 0 and 1."""
+
+SUM_TOLERANCE = 2e-2
+"""How far rows may be from summing to one, or to 100, by rounding."""
+
+MOST_ROWS = 0.5
+"""Where so many rows are probabilities, all of them are meant to be."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Samples:
     kind: Kind
     zero: float
     """What a probability of exactly zero is taken for."""
+    unit: float = 1.0
+    """What a probability of one is written as: 100 in percent."""
 
     @property
     def num_classes(self) -> int:
@@ -43,7 +54,8 @@ class Samples:
         """Return the logits of some rows in float64; of probabilities, their logarithm."""
         rows = np.asarray(self.scores[where], np.float64)
         if self.kind == "probs":
-            return np.log(np.maximum(rows, self.zero))
+            probs = _refuse_outside(rows / self.unit, where.start or 0)
+            return np.log(np.maximum(probs, self.zero))
         return rows
 
     def blocks(self) -> Iterator[tuple[slice, Array, Array]]:
@@ -63,19 +75,16 @@ def random_rows(num_rows: int, most: int, seed: int) -> Array:
 
 def make_samples(part: Part, kind: Kind | None) -> tuple[Samples, list[str]]:
     """Return the part as samples, with a warning for each mistake that was mended."""
-    if len(part.scores) != len(part.labels) or len(part.labels) == 0:
-        seen = f"{len(part.scores)} rows of scores, {len(part.labels)} labels"
+    if len(part.scores) != len(part.labels) or 0 in part.scores.shape:
+        seen = f"scores {list(part.scores.shape)}, labels {list(part.labels.shape)}"
         raise SemmixError("scores and labels do not fit", seen, "pass one label per row")
-    head = np.asarray(part.scores[:LOOKED_AT], np.float64)
-    if not np.isfinite(head).all():
-        row = int(np.argwhere(~np.isfinite(head))[0][0])
-        raise SemmixError("scores hold NaN or infinity", f"row {row}", "drop or mend these rows")
-    kind, warnings = _judge_kind(head, kind, part.name)
+    head = _look_at_scores(part)
+    kind, unit, warnings = _judge_kind(head, kind, part.name)
     scores = _two_columns(part.scores, kind) if head.ndim == 1 else part.scores
     labels, more = _judge_labels(part.labels, scores.shape[1])
-    least = least_positive(np.asarray(scores[:LOOKED_AT], np.float64))
+    least = least_positive(np.asarray(scores[:LOOKED_AT], np.float64) / unit)
     zero = min(least, ZEROS_SHARE / scores.shape[1])
-    return Samples(scores, labels, kind, zero), warnings + more
+    return Samples(scores, labels, kind, zero, unit), [*part.warnings, *warnings, *more]
 
 
 def compare_parts(test: Samples, val: Samples) -> list[str]:
@@ -126,44 +135,119 @@ def _warn_of_zeros(test: Samples) -> list[str]:
     ]
 
 
-def _judge_kind(head: Array, wanted: Kind | None, name: str) -> tuple[Kind, list[str]]:
-    """Return what the scores are, judged by their values, their name and what was asked for."""
-    inside = head.min() >= -1e-6 and head.max() <= 1 + 1e-2
-    totals = head.sum(1) if head.ndim == 2 else np.ones(1)
-    off = float(np.abs(totals - 1).max())
+def _look_at_scores(part: Part) -> Array:
+    """Return the first rows, `[N, K]`, or `[N]` if there is but one column."""
+    head = np.asarray(part.scores[:LOOKED_AT])
+    if head.dtype.kind not in "fiub":
+        raise SemmixError("scores must be numbers", head.dtype, "pass logits or probabilities")
+    if not np.isfinite(head).all():
+        row = int(np.argwhere(~np.isfinite(head))[0][0])
+        raise SemmixError("scores hold NaN or infinity", f"row {row}", "drop or mend these rows")
+    one_column = head.ndim == 2 and head.shape[1] == 1
+    return (head[:, 0] if one_column else head).astype(np.float64)
+
+
+def _judge_kind(head: Array, wanted: Kind | None, name: str) -> tuple[Kind, float, list[str]]:
+    """Return what the scores are, and their unit, by their values, their name and the wish."""
+    unit = 100.0 if head.ndim == 2 and _share_of_probs(head / 100) >= MOST_ROWS else 1.0
+    rows = head / unit if head.ndim == 2 else _two_columns(head, "probs")
     claimed = wanted or ("probs" if "prob" in name.lower() else None)
-    if not inside and claimed == "probs":
+    share = _share_of_probs(rows)
+    # Log-odds may lie in [0, 1] too: of one column, all of it or its name has to tell.
+    enough = MOST_ROWS if head.ndim == 2 or claimed == "probs" else 1.0
+    if share >= enough and (head.ndim == 2 or wanted != "logits"):
+        _refuse_outside(rows, 0)
+        return "probs", unit, _warn_of_probs(rows, unit, wanted or name, name)
+    if not _inside(rows).all():
         seen = f"from {head.min():.3g} to {head.max():.3g}"
-        return "logits", [
-            f"{name!r} lie outside [0, 1] ({seen}): read as logits, not probabilities"
-        ]
-    if wanted or not inside:
-        return wanted or "logits", []
-    if off > 1e-3 and claimed == "probs":
-        return "probs", [f"rows of {name!r} do not sum to one (off by up to {off:.2g}): normalised"]
-    if off > 1e-3:
-        return "logits", [f"{name!r} lie in [0, 1] but do not sum to one: read as logits"]
-    if "logit" in name.lower():
-        return "probs", [f"{name!r} are probabilities, whatever their name: read as such"]
-    return "probs", []
+        told = f"{name!r} lie outside [0, 1] ({seen}): read as logits, not probabilities"
+        return "logits", 1.0, [told] if claimed == "probs" else []
+    if claimed == "probs":
+        return "probs", 1.0, _warn_of_sums(rows, name)
+    told = f"{name!r} lie in [0, 1] but do not sum to one: read as logits"
+    return "logits", 1.0, [] if wanted else [told]
+
+
+def _warn_of_probs(rows: Array, unit: float, called: str, name: str) -> list[str]:
+    """Return what had to be mended of scores that are probabilities."""
+    warnings = []
+    if unit == 100:
+        warnings.append(f"{name!r} are percentages, rows sum to 100: divided by 100")
+    if "logit" in called.lower():
+        warnings.append(f"{name!r} are probabilities, whatever they are called: read as such")
+    return warnings + _warn_of_sums(rows, name)
+
+
+def _warn_of_sums(rows: Array, name: str) -> list[str]:
+    off = float(np.abs(rows.sum(1) - 1).max())
+    if off <= 1e-3:
+        return []
+    return [f"rows of {name!r} do not sum to one (off by up to {off:.2g}): normalised"]
+
+
+def _inside(rows: Array) -> Array:
+    """Return which rows lie in [0, 1]."""
+    return (rows.min(1) >= LEAST) & (rows.max(1) <= MOST)
+
+
+def _share_of_probs(rows: Array) -> float:
+    """Return the share of rows that lie in [0, 1] and sum to one."""
+    return float((_inside(rows) & (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE)).mean())
+
+
+def _refuse_outside(rows: Array, first_row: int) -> Array:
+    """Return the rows if all of them lie in [0, 1]."""
+    inside = _inside(rows)
+    if inside.all():
+        return rows
+    row = int(np.argmin(inside))
+    value = rows[row].min() if rows[row].min() < LEAST else rows[row].max()
+    seen = f"{value:.4g} in row {first_row + row}"
+    fix = "drop or mend such rows; if these are log-odds, pass --kind logits"
+    raise SemmixError("probabilities lie outside [0, 1]", seen, fix)
 
 
 def _judge_labels(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
     """Return class indices from 0, moved down where they start at 1."""
-    numbers = np.asarray(labels)
-    if numbers.dtype.kind not in "fiub" or not np.array_equal(numbers, np.rint(numbers)):
-        raise SemmixError("labels must be class indices", numbers[:3].tolist(), "use 0 to K-1")
-    classes = numbers.astype(np.int64)
+    classes, warnings = _class_indices(labels, num_classes)
     low, high = int(classes.min()), int(classes.max())
     if low == 1 and high == num_classes:
         return classes - 1, [f"labels go from 1 to {num_classes}: one was subtracted"]
     if low < 0 or high >= num_classes:
         fix = f"{num_classes} columns of scores need labels from 0 to {num_classes - 1}"
         raise SemmixError("labels are out of range", f"from {low} to {high}", fix)
-    return classes, []
+    return classes, warnings
+
+
+def _class_indices(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
+    """Return whole numbers `[N]`, also from one-hot rows."""
+    if labels.dtype.kind not in "fiub":
+        raise SemmixError("labels must be class indices", labels[:3].tolist(), "use 0 to K-1")
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return _from_one_hot(labels, num_classes)
+    numbers = labels.reshape(len(labels))
+    whole = np.isfinite(numbers) & (numbers == np.rint(numbers))
+    if not whole.all():
+        row = int(np.argmin(whole))
+        fix = "use 0 to K-1, and drop rows without a label"
+        raise SemmixError("labels must be class indices", f"{numbers[row]} in row {row}", fix)
+    return numbers.astype(np.int64), []
+
+
+def _from_one_hot(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
+    one_hot = ((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)
+    if labels.shape[1] != num_classes:
+        fix = f"{num_classes} columns of scores need one-hot rows of {num_classes}, or labels [N]"
+        raise SemmixError("one-hot labels do not fit", list(labels.shape), fix)
+    if not one_hot.all():
+        row = int(np.argmin(one_hot))
+        seen = f"{labels[row][:8].tolist()} in row {row}"
+        fix = "pass one class per row; to compare with people's shares, pass them as --human FILE"
+        raise SemmixError("rows of labels must be one-hot", seen, fix)
+    return labels.argmax(1), ["labels are one-hot rows: the class of each was taken"]
 
 
 def _two_columns(scores: Any, kind: Kind) -> Array:
     """Return both columns of a binary problem given by class 1 alone."""
-    ones = np.asarray(scores[:], np.float64)
+    ones = np.asarray(scores[:], np.float64).reshape(len(scores))
     return np.stack([1 - ones if kind == "probs" else np.zeros_like(ones), ones], -1)
