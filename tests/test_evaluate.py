@@ -377,6 +377,15 @@ def test_without_validation_nothing_judges_itself(tmp_path):
     assert np.bincount(folds).tolist() == [40] * 5
 
 
+def test_one_sample_can_be_measured_but_not_split(tmp_path):
+    logits, labels = predictions()
+    path = write_npz(tmp_path, logits[:1], labels[:1])
+    with pytest.raises(SemmixError, match=r"(?s)single sample cannot be split.*--val"):
+        evaluate(path)
+    np.savez(tmp_path / "v.npz", logits=logits, labels=labels)
+    assert evaluate(path, val=tmp_path / "v.npz")["num_samples"] == 1
+
+
 # --- mistakes -------------------------------------------------------------------------------------
 
 

@@ -90,6 +90,9 @@ AS_GIVEN = Fitted([softmax])
 
 def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
     """Return a random fold for each row, all of about the same size."""
+    if num_rows < 2:
+        fix = "pass more samples, or --val FILE to fit calibrators on"
+        raise SemmixError("a single sample cannot be split into folds", f"{num_rows} sample", fix)
     random = np.random.default_rng(fold_seed("folds", seed))
     folds = np.resize(np.arange(num_folds, dtype=np.int8), num_rows)
     random.shuffle(folds)
