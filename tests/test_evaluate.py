@@ -583,6 +583,18 @@ def test_what_is_written(tmp_path, capsys):
     assert latex.startswith(r"\begin{tabular}{l")
 
 
+def test_no_file_overwrites_the_evaluation_of_another(tmp_path):
+    logits, labels = predictions()
+    first, second = write_npz(tmp_path, logits, labels), write_csv(tmp_path, logits, labels)
+    evaluate(first)
+    written = (tmp_path / "x-evaluation" / "evaluation.json").read_bytes()
+    with pytest.raises(SemmixError, match=r"(?s)another file: x\.npz.*--out"):
+        evaluate(second)
+    assert (tmp_path / "x-evaluation" / "evaluation.json").read_bytes() == written
+    evaluate(second, out=tmp_path / "other")
+    evaluate(first, bins=10)
+
+
 def test_what_a_page_needs(tmp_path):
     logits, labels = predictions(num_samples=500)
     evaluation = evaluate(write_npz(tmp_path, logits, labels), resamples=200)

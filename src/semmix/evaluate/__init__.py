@@ -16,6 +16,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from semmix._errors import SemmixError
+from semmix._files import read_json
 from semmix._progress import progress, say
 from semmix.calibration import few_samples
 from semmix.evaluate.calibrate import (
@@ -185,4 +186,13 @@ def fit_all(
 
 
 def _default_folder(path: Path) -> Path:
-    return path if path.is_dir() else path.with_name(f"{path.stem}-evaluation")
+    """Return the run folder, or NAME-evaluation, unless it holds the evaluation of another file."""
+    if path.is_dir():
+        return path
+    folder = path.with_name(f"{path.stem}-evaluation")
+    if (written := folder / "evaluation.json").exists():
+        source = read_json(written).get("source")
+        if source != path.name:
+            fix = f"pass --out FOLDER for {path.name}, or remove that folder"
+            raise SemmixError(f"{folder} holds the evaluation of another file", source, fix)
+    return folder
