@@ -39,8 +39,10 @@ ADAMS = MixConfig(
 )
 FAST = {
     "dpmpp_2m 18, bfloat16, compiled": MixConfig(precision="bfloat16", compile="on"),
-    "adams 17 with grain, bfloat16, compiled": replace(ADAMS, num_steps=17),
-    "adams 22 with grain, bfloat16, compiled": replace(ADAMS, num_steps=22),
+    **{
+        f"adams {num} with grain, bfloat16, compiled": replace(ADAMS, num_steps=num)
+        for num in (17, 18, 20, 22)
+    },
     "heun 18, bfloat16, compiled": replace(REFERENCE, precision="bfloat16", compile="on"),
 }
 
