@@ -214,6 +214,11 @@ def test_class_samples_do_not_depend_on_their_number(generator, tmp_path):
     assert picture.getpixel((0, 0)) == few[0, 0, 0, 0, 0]
 
 
+def test_a_row_of_no_samples_is_refused(generator):
+    with pytest.raises(SemmixError, match="at least 1"):
+        sample_classes(generator, 0, CONFIG)
+
+
 def test_padding_shows_one_shape_to_the_sampler():
     seen = []
 
@@ -277,6 +282,9 @@ def test_guidance_moves_away_from_no_class(tmp_path):
         assert torch.equal(sample(noise, mixed)[:, 0, 0, 0], expected)
 
 
-def test_guidance_needs_a_generator_that_knows_no_class(generator):
+def test_guidance_needs_a_generator_that_knows_no_class(generator, tmp_path):
     with pytest.raises(SemmixError, match="label dropout"):
         make_sampler(generator, MixConfig(guidance=2.0))
+    with pytest.raises(SemmixError, match="label dropout"):
+        make_mixsets(generator, plan(), MixConfig(guidance=2.0), tmp_path / "mixsets")
+    assert not (tmp_path / "mixsets").exists()  # none is claimed by what cannot begin

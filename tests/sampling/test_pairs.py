@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from semmix._errors import SemmixError
+from semmix.commands import Mix, chosen_pairs
 from semmix.plan import all_pairs
 from semmix.sampling.pairs import confusable_pairs, partner_pairs
 
@@ -13,6 +14,7 @@ def test_most_confused_pairs_come_first():
     # rates: (0,1) .12, (0,2) .20, (1,2) .03, (0,3) 0, (1,3) .30, (2,3) .10
     assert confusable_pairs(confusion, 4) == ((1, 3), (0, 2), (0, 1), (2, 3))
     assert set(confusable_pairs(confusion, 6)) == set(all_pairs(4))
+    assert confusable_pairs(confusion) == confusable_pairs(confusion, 6)
 
 
 def test_frequent_classes_do_not_win_by_number():
@@ -29,8 +31,16 @@ def test_user_mistakes_are_explained():
         confusable_pairs(torch.zeros(2, 3), 1)
     with pytest.raises(SemmixError, match="confusion matrix"):
         confusable_pairs(-torch.ones(3, 3), 1)
-    with pytest.raises(SemmixError, match="3 pairs"):
-        confusable_pairs(torch.eye(3), 4)
+    for num_pairs in (0, 4):
+        with pytest.raises(SemmixError, match="3 pairs"):
+            confusable_pairs(torch.eye(3), num_pairs)
+
+
+@pytest.mark.parametrize("num_pairs", [0, 2])
+def test_the_command_counts_only_what_a_run_confuses(num_pairs):
+    assert chosen_pairs(Mix(generator="g", pairs=("1:2",)), 3) == ((1, 2),)
+    with pytest.raises(SemmixError, match="--confusable-by"):
+        chosen_pairs(Mix(generator="g", num_pairs=num_pairs), 3)
 
 
 def test_every_class_is_in_a_pair_even_without_validation_images():

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from semmix._errors import SemmixError
 from semmix._files import write_bytes
 from semmix._random import fold_seed
 from semmix.generators import Generator
@@ -21,6 +22,8 @@ def sample_classes(
 
     Image m of class k starts from a noise of its own, whatever the other numbers are.
     """
+    if per_class < 1:
+        raise SemmixError("no images to draw", f"per_class={per_class}", "ask for at least 1")
     shape = getattr(generator, "latent_shape", generator.image_shape)
     num_classes = generator.num_classes
     noise = torch.stack([

@@ -99,8 +99,8 @@ def make_mixsets(
     _check_classes(generator, plan)
     config = config.resolve(generator.device)
     named = {"digest": generator.digest, "name": generator.name, "trained_on": generator.trained_on}
+    sample = make_sampler(generator, config)  # which settings can break: before a folder is claimed
     store = MixSets.create(out, plan, generator.image_shape, named, config.to_json())
-    sample = make_sampler(generator, config)
     rank, world_size = rank_and_world()
     own, missing = plan.shards_of(rank, world_size), store.missing(rank, world_size)
     total, left = (plan.set_size * sum(len(plan.shard(k)) for k in ks) for ks in (own, missing))
