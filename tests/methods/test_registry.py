@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,6 +63,43 @@ def test_names_and_options_are_checked():
         method("cms", num_classes=10)
     with pytest.raises(SemmixError, match="did you mean 'gamma'"):
         method("csm", num_classes=10, gama=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "words"),
+    [
+        ("ls", "alpha", "foo", "must be a number: 'foo'"),
+        ("ls", "alpha", True, "must be a number: True"),
+        ("csm", "num_mixed", 2.5, "must be a whole number: 2.5"),
+        ("csm", "loss", 3, "must be a word: 3"),
+        ("csm", "joint_batch_statistics", 1, "must be true or false: 1"),
+    ],
+)
+def test_values_of_another_type_are_refused(name, option, value, words):
+    with pytest.raises(SemmixError, match=words):
+        method(name, num_classes=10, **{option: value})
+
+
+def test_whole_numbers_and_numpys_are_numbers():
+    assert method("csm", num_classes=10, weight=2).weight == 2
+    assert (
+        method("csm", num_classes=10, weight=np.float32(0.5), num_mixed=np.int64(3)).weight == 0.5
+    )
+
+
+def test_a_users_float_may_have_a_whole_default(tmp_path, monkeypatch):
+    (tmp_path / "whole.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from semmix.methods import Method\n"
+        "@dataclass(kw_only=True, eq=False)\n"
+        "class Whole(Method):\n"
+        "    weight: float = 1\n"
+        "    start: list | None = None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rule = method("whole:Whole", num_classes=3, weight=0.5, start=[1, 2])
+    assert (rule.weight, rule.start) == (0.5, [1, 2])
 
 
 @pytest.mark.parametrize("name", list_methods())

@@ -4,8 +4,9 @@ A new method is a new file here with one `Method` subclass, or any class of your
 `package.module:ClassName`. Nothing else needs to know of it.
 """
 
-from dataclasses import fields
+from dataclasses import Field, fields
 from importlib import import_module
+from numbers import Integral, Real
 from pkgutil import iter_modules
 from typing import Any
 
@@ -23,6 +24,14 @@ __all__ = [
     "method_options",
 ]
 
+VALUES = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a word"),
+}
+"""What an option of each type may be given, and how to say so."""
+
 
 def list_methods() -> list[str]:
     """Return the names of all methods in this folder."""
@@ -36,17 +45,32 @@ def method(name: str, num_classes: int, **options: Any) -> Method:
     2
     """
     kind = method_class(name)
-    known = method_options(name)
-    for option in options:
+    known = _option_fields(name)
+    for option, value in options.items():
         if option not in known:
             raise unknown_name(f"option of method {name}", option, known or ["none"])
+        _check_value(known[option], value)
     return kind(num_classes=num_classes, **options)
 
 
 def method_options(name: str) -> dict[str, Any]:
     """Return the options of a method with their defaults."""
-    own = (field for field in fields(method_class(name)) if field.name != "num_classes")
-    return {field.name: field.default for field in own}
+    return {option: field.default for option, field in _option_fields(name).items()}
+
+
+def _option_fields(name: str) -> dict[str, Field]:
+    own = fields(method_class(name))
+    return {field.name: field for field in own if field.name != "num_classes"}
+
+
+def _check_value(option: Field, value: Any) -> None:
+    """Refuse a value of another type than the option's default; a float's may be whole."""
+    wanted = float if option.type in (float, "float") else type(option.default)
+    accepted, words = VALUES.get(wanted, (object, ""))
+    swapped = isinstance(value, bool) and wanted in (int, float)  # Python counts with booleans
+    if swapped or not isinstance(value, accepted):
+        fix = f"as in {option.name}={option.default}"
+        raise SemmixError(f"option {option.name} must be {words}", repr(value), fix)
 
 
 def method_class(name: str) -> type[Method]:
