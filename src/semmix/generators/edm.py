@@ -64,7 +64,11 @@ class EDMConfig:
                 raise unknown_name(name, str(getattr(self, name)), known)
         divisor = 2 ** (len(self.channel_mult) - 1)
         if self.resolution % divisor:
-            fix = f"{len(self.channel_mult)} levels need a multiple of {divisor}"
+            levels, fits = len(self.channel_mult), self.resolution + -self.resolution % divisor
+            fix = (
+                f"{levels} levels need a multiple of {divisor}: use --size {fits}, "
+                "or a --network with fewer levels (cpu32 has 3, digits 2)"
+            )
             raise SemmixError("the image size cannot be halved that often", self.resolution, fix)
 
     @classmethod
