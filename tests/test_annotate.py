@@ -334,6 +334,26 @@ def test_finished_annotation_is_not_done_again(tmp_path):
     annotate_mixsets(store, PixelEncoder(fail_after=0), train, val, tmp_path / "notes")
 
 
+def test_images_of_another_data_set_claim_no_folder(tmp_path):
+    store, train = make_store(tmp_path / "mix"), make_split(1)
+    larger = Split(train.images.repeat(1, 1, 2, 2), train.labels)
+    grey = Split(train.images[:, :1], train.labels)
+    beyond = Split(train.images, train.labels + 1)
+    fewer = Split(train.images, train.labels.clamp(max=1))
+    out, cases = (
+        tmp_path / "notes",
+        ((larger, "--size 2"), (grey, "data set"), (beyond, "4 classes")),
+    )
+    for other, words in cases:
+        for splits in ((other, train), (train, other)):
+            with pytest.raises(SemmixError, match="do not fit") as caught:
+                annotate_mixsets(store, PixelEncoder(), *splits, out)
+            assert words in str(caught.value)
+    with pytest.raises(SemmixError, match="without training images"):
+        annotate_mixsets(store, PixelEncoder(), fewer, train, out)
+    assert not out.exists()
+
+
 def test_annotation_of_other_sets_is_refused(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
     annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")

@@ -10,13 +10,14 @@ from semmix.annotate.annotation import LABEL_SCHEMES, Annotation
 from semmix.annotate.diagnosis import diagnose
 from semmix.annotate.features import embed_all, embed_split
 from semmix.annotate.scale import SCALES, choose_scale, scale_curve
-from semmix.annotate.stage import annotate_mixsets
+from semmix.annotate.stage import annotate_mixsets, check_fits
 
 __all__ = [
     "LABEL_SCHEMES",
     "SCALES",
     "Annotation",
     "annotate_mixsets",
+    "check_fits",
     "choose_scale",
     "class_prototypes",
     "diagnose",

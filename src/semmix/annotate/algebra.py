@@ -71,12 +71,19 @@ def check_scale(scale: float) -> None:
 
 def class_prototypes(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """Return the mean feature of each class, float64 [K, D]."""
+    counts = count_classes(labels, num_classes)
+    total = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
+    return total.index_add_(0, labels, features.double()) / counts[:, None]
+
+
+def count_classes(labels: Tensor, num_classes: int) -> Tensor:
+    """Return how many images each class has, int64 [K]; refuse classes without any."""
     counts = torch.bincount(labels, minlength=num_classes)
     if bool((counts == 0).any()):
         seen = (counts == 0).nonzero().flatten().tolist()
-        raise SemmixError("classes without training images", seen, "each class needs one image")
-    total = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
-    return total.index_add_(0, labels, features.double()) / counts[:, None]
+        fix = "each class of the mixed sets needs an image: name the data set they were made for"
+        raise SemmixError("classes without training images", seen, fix)
+    return counts
 
 
 def similarity(features: Tensor, prototypes: Tensor) -> Tensor:

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from semmix._artifact import Artifact, begin_artifact, open_artifact
 from semmix._device import rank_and_world
+from semmix._errors import SemmixError
 from semmix._files import digest, digest_tensors, write_tensors
 from semmix._progress import Progress, progress
 from semmix.annotate.algebra import (
     check_scale,
     class_prototypes,
+    count_classes,
     lambda_e,
     nearest_class,
     similarity,
@@ -45,6 +47,7 @@ def annotate_mixsets(
     """
     if scale is not None:
         check_scale(scale)
+    _check_data(store, train, val)
     inputs = {
         "mixsets": store.digest,
         "encoder": {"kind": encoder.name.partition(":")[0], "digest": encoder.digest},
@@ -70,6 +73,31 @@ def annotate_mixsets(
     if rank == 0:
         _drop_parts(artifact.folder)
     return Annotation.open(artifact.folder, store)
+
+
+def check_fits(
+    own_shape: tuple[int, ...], own_classes: int, image_shape: tuple[int, ...], num_classes: int
+) -> None:
+    """Refuse mixed sets of another shape or number of classes than the real images."""
+    if (own_shape, own_classes) == (image_shape, num_classes):
+        return
+    sides = ((own_shape, own_classes), (image_shape, num_classes))
+    sets, images = (f"{tuple(shape)} in {classes} classes" for shape, classes in sides)
+    fix = "name the data set the sets were made for"
+    if own_classes == num_classes and own_shape[0] == image_shape[0]:
+        fix = f"give their --size {own_shape[-1]}, or {fix}"
+    raise SemmixError(
+        "the mixed sets do not fit these images", f"sets {sets}, images {images}", fix
+    )
+
+
+def _check_data(store: MixSets, train: Split, val: Split) -> None:
+    """Refuse images the sets were not made for, before the folder is claimed."""
+    num_classes = store.plan.num_classes
+    for split in (train, val):
+        seen_classes = len(split.class_counts(num_classes))  # or more, where labels go beyond
+        check_fits(store.image_shape, num_classes, tuple(split.images.shape[1:]), seen_classes)
+    count_classes(train.labels, num_classes)
 
 
 def _missing(store: MixSets, folder: Path, shards: range) -> list[int]:
