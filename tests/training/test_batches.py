@@ -80,6 +80,8 @@ def test_classes_without_sets_are_named():
     mixed.check_classes(torch.tensor([0, 1, 1]), names)
     with pytest.raises(SemmixError, match="bird, cat"):
         mixed.check_classes(torch.tensor([0, 1, 2, 3]), names)
+    with pytest.raises(SemmixError, match="--exclude left out 5 sets"):
+        mixed.check_classes(torch.tensor([0, 1, 2, 3]), names, num_excluded=5)
 
 
 @pytest.mark.parametrize("num_mixed", [1, 2])

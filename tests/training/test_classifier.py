@@ -15,6 +15,7 @@ from semmix import SemmixError
 from semmix.classifiers.saved import load_classifier
 from semmix.methods import list_methods
 from semmix.training import classifier as loop
+from semmix.training.checkpoint import load_checkpoint
 from semmix.training.classifier import TrainConfig, predict_logits, train_classifier
 
 SMALL = TrainConfig(
@@ -96,6 +97,36 @@ def _stop_after(monkeypatch, step: int) -> None:
     monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
 
 
+@pytest.mark.parametrize("name", ["ce", "csm", "crl", "cals"])
+def test_ctrl_c_within_a_step_loses_nothing(tmp_path, toy_data, toy_source, monkeypatch, name):
+    """No checkpoint is due: the one of Ctrl-C, after the step it came in, is all there is."""
+    config = replace(SMALL, method=name, select="best", checkpoint_seconds=1e9)
+    whole = train_classifier(toy_data, config, tmp_path / "whole", toy_source)
+    out = tmp_path / "stopped"
+    for stop_at in (2, 6, 9):  # steps, three to an epoch, nine in all
+        _press_ctrl_c_in(monkeypatch, stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            train_classifier(toy_data, config, out, toy_source)
+        monkeypatch.undo()
+        assert load_checkpoint(out / "checkpoint.safetensors")[1] == {"step": stop_at}
+    train_classifier(toy_data, config, out, toy_source)
+    assert same_weights(whole, out)
+    for file in ("stats.jsonl", "metrics.json"):
+        assert (whole / file).read_text() == (out / file).read_text()
+
+
+def _press_ctrl_c_in(monkeypatch, step: int) -> None:
+    """Press Ctrl-C in the middle of a step: its gradients are there, the weights still the old."""
+    before = (step - 1) / 9
+
+    def rate_and_stop(schedule, peak, done, rate=loop.learning_rate):
+        if done == before:
+            signal.raise_signal(signal.SIGINT)
+        return rate(schedule, peak, done)
+
+    monkeypatch.setattr(loop, "learning_rate", rate_and_stop)
+
+
 def test_run_killed_ten_times_ends_with_the_same_weights(tmp_path, toy_data):
     """kill -9, at whatever step it happens to be."""
     config = replace(SMALL, epochs=60, checkpoint_seconds=0)
@@ -138,8 +169,25 @@ def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, toy_data):
     config = replace(SMALL, lr=1e30, clip_norm=1e30, epochs=20, checkpoint_seconds=0)
     with pytest.raises(SemmixError, match="diverged"):
         train_classifier(toy_data, config, tmp_path / "run")
-    weights = load_file(tmp_path / "run" / "checkpoint.safetensors")
-    assert all(t.isfinite().all() for k, t in weights.items() if k.startswith("epoch/"))
+    saved = load_file(tmp_path / "run" / "checkpoint.safetensors")
+    assert all(t.isfinite().all() for k, t in saved.items() if k.startswith(("epoch/", "network/")))
+
+
+@pytest.mark.parametrize("batch_size", [20, 60])  # with a single step its loss is still a number
+def test_divergence_is_named_before_the_metrics_see_it(tmp_path, toy_data, batch_size):
+    config = replace(SMALL, lr=1e38, clip_norm=None, batch_size=batch_size)
+    with pytest.raises(SemmixError, match=r"diverged.*\n.*lower --lr"):
+        train_classifier(toy_data, config, tmp_path / "run")
+
+
+def test_gradients_may_be_left_unclipped(tmp_path, toy_data):
+    """A bound that no gradient reaches, and none at all, are the same run."""
+    none, high, low = (
+        train_classifier(toy_data, replace(SMALL, clip_norm=norm), tmp_path / str(norm))
+        for norm in (None, 1e9, 1e-3)
+    )
+    assert same_weights(none, high)
+    assert not same_weights(none, low)
 
 
 def test_equal_data_sees_as_many_images(tmp_path, toy_data, toy_source):
@@ -165,6 +213,40 @@ def test_leaking_generator_is_refused_unless_allowed(tmp_path, toy_data, toy_sou
     assert json.loads((out / "config.json").read_text())["leak"] is True
 
 
+def test_sets_of_other_images_are_refused_before_any_leak(tmp_path, toy_data, toy_source):
+    """The advice to allow a leak would only lead to the next error, or to none."""
+    mixed, config = toy_source.images, replace(SMALL, method="csm", allow_leak=True)
+    small = replace(mixed, images=mixed.images[..., :5, :5])
+    two = replace(mixed, soft_labels=mixed.soft_labels[..., :2])
+    grey = replace(mixed, images=mixed.images.expand(-1, -1, 3, -1, -1))
+    cases = ((small, "give their --size 5"), (two, "in 2 classes"), (grey, "name the data set"))
+    for images, words in cases:
+        leaky = replace(toy_source, images=images, trained_on="another split")
+        for allow_leak in (False, True):
+            settings = replace(config, allow_leak=allow_leak)
+            with pytest.raises(SemmixError, match="do not fit") as caught:
+                train_classifier(toy_data, settings, tmp_path / "run", leaky)
+            assert words in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_excluded_sets_are_named_where_they_are_missed(tmp_path, toy_data, toy_source):
+    mixed = toy_source.images
+    kept = (mixed.pairs != 2).all(1)
+    images = mixed.build(mixed.images[kept], mixed.soft_labels[kept], mixed.pairs[kept])
+    source = replace(toy_source, images=images, num_excluded=8)
+    with pytest.raises(SemmixError, match=r"light\n.*--exclude left out 8 sets"):
+        train_classifier(toy_data, replace(SMALL, method="csm"), tmp_path / "run", source)
+
+
+def test_one_class_is_no_training(tmp_path, toy_data):
+    lone = replace(
+        toy_data, train=toy_data.train.select((toy_data.train.labels == 1).nonzero()[:, 0])
+    )
+    with pytest.raises(SemmixError, match="needs two classes: 1 in 20 training images"):
+        train_classifier(lone, SMALL, tmp_path / "run")
+
+
 def test_options_reach_the_method(tmp_path, toy_data):
     config = replace(SMALL, method="ls", options=("alpha=0.2",))
     assert config.method_options == {"alpha": 0.2}
@@ -182,10 +264,18 @@ def test_options_reach_the_method(tmp_path, toy_data):
         ({"epochs": 0}, "nothing to train"),
         ({"options": ("alpha",)}, "name=value"),
         ({"method": "ls", "options": ("alfa=1",)}, "did you mean 'alpha'"),
+        ({"method": "ls", "options": ("alpha=foo",)}, "alpha must be a number"),
         ({"classifier": "resnet19"}, "did you mean 'resnet18'"),
+        ({"init": "nowhere"}, "nowhere"),
         ({"device": "tpu9"}, "unknown device"),
+        ({"lr": -1.0}, "lr must be positive"),
+        ({"clip_norm": 0.0}, "clip_norm must be positive"),
+        ({"momentum": -1.0}, "momentum must be a share"),
+        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"pad": -1}, "pad must not be negative"),
     ],
 )
-def test_mistakes_are_explained(tmp_path, toy_data, changes, words):
+def test_mistakes_are_explained_and_claim_no_folder(tmp_path, toy_data, changes, words):
     with pytest.raises(SemmixError, match=words):
         train_classifier(toy_data, replace(SMALL, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -105,6 +105,26 @@ def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, st
     assert contents(tmp_path) == contents(trained)
 
 
+@pytest.mark.parametrize("stop_at", [1, 7, 20])
+def test_ctrl_c_within_a_step_loses_nothing(trained, tmp_path, monkeypatch, stop_at):
+    """No checkpoint is due: the one of Ctrl-C, after the step it came in, is all there is."""
+    calls = []
+
+    def interrupted(*args, whole=loop.denoising_loss):
+        calls.append(args)
+        if len(calls) == stop_at:
+            signal.raise_signal(signal.SIGINT)
+        return whole(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "denoising_loss", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, held_out=toy_data(20))
+    assert loop.load_checkpoint(tmp_path / "checkpoint.safetensors")[1] == {"step": stop_at}
+    train(tmp_path, held_out=toy_data(20))
+    assert contents(tmp_path) == contents(trained)
+
+
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
@@ -301,10 +321,29 @@ def test_user_mistakes_are_explained(tmp_path):
         GeneratorConfig(num_images=1, warmup=0.8, decay=0.8)
     with pytest.raises(SemmixError, match="EMA"):
         GeneratorConfig(num_images=1, ema_lengths=(0.5,))
+    with pytest.raises(SemmixError, match="needs two classes"):
+        train_generator(images, torch.zeros_like(labels), 2, None, CONFIG, tmp_path / "c")
     with pytest.raises(SemmixError, match="uint8"):
         train_generator(images.float(), labels, 2, None, CONFIG, tmp_path / "a")
     with pytest.raises(SemmixError, match="does not fit"):
         train_generator(images, labels, 3, None, CONFIG, tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 0}, "batch_size must be positive"),
+        ({"lr": -1.0}, "lr must be positive"),
+        ({"noise_std": -1.0}, "noise_std must be positive"),
+        ({"label_dropout": 2.0}, "label_dropout must be a share"),
+        ({"betas": (0.9, 1.0)}, "beta_2 must be a share"),
+        ({"minutes": float("nan")}, "needs a length"),
+        ({"warmup": float("nan")}, "parts of the run"),
+    ],
+)
+def test_senseless_settings_are_refused(changes, words):
+    with pytest.raises(SemmixError, match=words):
+        replace(CONFIG, **changes)
 
 
 def test_training_goes_on_from_another_generator(trained, tmp_path):
@@ -328,3 +367,4 @@ def test_no_start_from_other_images_or_another_network(trained, tmp_path):
         train(tmp_path / "b", wider)
     with pytest.raises(SemmixError, match="no generator here"):
         train(tmp_path / "c", replace(config, init="nowhere"))
+    assert not list(tmp_path.iterdir())  # no folder is claimed by what cannot begin

@@ -179,7 +179,7 @@ def test_an_interrupted_fine_tuning_ends_the_same(program, tmp_path, toy_data, m
 def test_other_initial_weights_are_another_run(mynets, tmp_path, toy_data):
     out = train_classifier(toy_data, CONFIG, tmp_path / "run")
     torch.save(mynets.Net().state_dict(), "pretrained.pt")
-    with pytest.raises(SemmixError, match="init was"):
+    with pytest.raises(SemmixError, match="inputs: init"):
         train_classifier(toy_data, CONFIG, out)
 
 

@@ -64,12 +64,16 @@ class MixedImages:
         """Return the same sets on `device`."""
         return MixedImages(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
-    def check_classes(self, labels: Tensor, class_names: tuple[str, ...]) -> None:
-        """Refuse to train on classes that no set contains."""
+    def check_classes(
+        self, labels: Tensor, class_names: tuple[str, ...], num_excluded: int = 0
+    ) -> None:
+        """Refuse to train on classes that no set contains, of those that were not excluded."""
         counts = self.first_of_class.diff().cpu()
         bare = [class_names[c] for c in labels.unique().tolist() if counts[c] == 0]
         if bare:
             fix = "make sets for all pairs (semmix mix), or leave these classes out"
+            if num_excluded:
+                fix = f"--exclude left out {num_excluded} sets: make more, or train without it"
             raise SemmixError("no mixed set contains these classes", ", ".join(bare), fix)
 
     def draw(self, labels: Tensor, num_mixed: int) -> tuple[Tensor, Tensor]:

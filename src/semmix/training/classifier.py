@@ -41,6 +41,12 @@ from semmix.training.checkpoint import (
     rewind_stats,
     save_checkpoint,
 )
+from semmix.training.checks import (
+    check_not_negative,
+    check_positive,
+    check_share,
+    check_two_classes,
+)
 from semmix.training.distributed import (
     average_over_processes,
     join_processes,
@@ -51,6 +57,7 @@ from semmix.training.distributed import (
 from semmix.training.graphs import CapturedStep, compiled
 from semmix.training.mixed import MixedSource, check_no_leak
 from semmix.training.schedules import SCHEDULES, learning_rate
+from semmix.training.stopping import ctrl_c_between_steps
 from semmix.training.streaming import Images, place_images, read_batches
 from semmix.training.tracking import tensorboard
 
@@ -86,8 +93,8 @@ class TrainConfig:
     """Momentum of SGD."""
     weight_decay: float = 5e-4
     """Weight decay of SGD."""
-    clip_norm: float = 2.0
-    """Largest norm of the gradient."""
+    clip_norm: float | None = 2.0
+    """Largest norm of the gradient; None leaves it as it is."""
     pad: int = 4
     """Random crops shift images by up to this many pixels."""
     flip: bool = True
@@ -109,6 +116,11 @@ class TrainConfig:
         if self.epochs < 1 or self.batch_size < 2:
             seen = f"epochs={self.epochs}, batch_size={self.batch_size}"
             raise SemmixError("nothing to train", seen, "use at least 1 epoch and batches of 2")
+        check_positive(lr=self.lr)
+        if self.clip_norm is not None:
+            check_positive(clip_norm=self.clip_norm)
+        check_share(momentum=self.momentum)
+        check_not_negative(weight_decay=self.weight_decay, pad=self.pad)
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         if self.select not in ("last", "best"):
@@ -154,10 +166,14 @@ def train_classifier(
     """
     out = Path(out)
     device = pick_device(config.device)
+    check_two_classes(data.train.labels, "classifier")
     batch_size = min(config.batch_size, len(data.train))
     rank, world_size = join_processes(device, batch_size)
+
+    # All that wrong settings can break comes before the folder is claimed for them.
     rule = method(config.method, data.num_classes, **config.method_options)
     mixed = _mixed_images(rule, data, config, source)
+    network, network_name = first_network(config, data)
     inputs = {
         "config": config.to_json(),
         "dataset": data.name,
@@ -167,7 +183,15 @@ def train_classifier(
         "mixed": source.inputs if mixed and source else None,
     }
     if config.init:
-        inputs["init"] = digest_tensors(first_network(config, data)[0].state_dict())
+        inputs["init"] = digest_tensors(network.state_dict())
+    network = to_device(network, device).train()
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        fused=device.type == "cuda",
+    )
     run = begin_artifact(out, "config.json", "run", inputs)
     wait_for_all(world_size)  # none may finish before all have looked
     if run.finished:
@@ -179,16 +203,6 @@ def train_classifier(
     images, labels = place_images(data.train.images, device), data.train.labels.to(device)
     mixed = mixed.to(device) if mixed else None
     val_images, val_labels = place_images(data.val.images, device), data.val.labels.to(device)
-
-    network, network_name = first_network(config, data)
-    network = to_device(network, device).train()
-    optimizer = torch.optim.SGD(
-        network.parameters(),
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        fused=device.type == "cuda",
-    )
     rule.setup(labels)
 
     # A step is `batch_size` real images; passes over them drop the incomplete last batch.
@@ -228,6 +242,7 @@ def train_classifier(
     with (
         progress(f"train {out.name}", total_steps, step) as bar,
         tensorboard(out / "tensorboard", step * images_per_step) as track,
+        ctrl_c_between_steps(world_size) as stop_wanted,
     ):
         while step < total_steps:
             # Real images in an order that depends on nothing but the seed and the pass.
@@ -251,13 +266,14 @@ def train_classifier(
             step += 1
 
             if step % steps_per_epoch == 0:
-                val_logits = predict_logits(network, val_images, fast=True)
+                loss = float(_finite(loss_sum, out)) / steps_per_epoch
+                val_logits = _finite(predict_logits(network, val_images, fast=True), out)
                 rule.end_epoch(val_logits, val_labels)
                 measured = summary(val_logits.softmax(1), val_labels)
                 row = {
                     "epoch": step // steps_per_epoch,
                     "nimg": step * images_per_step,
-                    "loss": _finite(float(loss_sum) / steps_per_epoch, out),
+                    "loss": loss,
                     "lr": lr,
                     **{f"val_{k}": measured[k] for k in ("acc", "nll", "ece", "oe", "ue")},
                 }
@@ -270,11 +286,16 @@ def train_classifier(
                     best["accuracy"] = torch.tensor(measured["acc"])
                 bar.advance(0, f"val acc {measured['acc']:.1%}, ECE {measured['ece']:.1%}")
 
-            if rank == 0 and time.monotonic() - saved_at > config.checkpoint_seconds:
-                _finite(float(loss_sum), out)
+            stopping = stop_wanted()
+            due = time.monotonic() - saved_at > config.checkpoint_seconds
+            if rank == 0 and (due or stopping):
+                for tensor in (loss_sum, *groups["network"].values()):
+                    _finite(tensor, out)
                 state = {**groups, "optimizer": optimizer_tensors(optimizer), "best": best}
                 save_checkpoint(out / "checkpoint.safetensors", state, {"step": step})
                 saved_at = time.monotonic()
+            if stopping:
+                raise KeyboardInterrupt
             bar.advance()
 
     if config.select == "best":
@@ -326,7 +347,7 @@ def make_step(
     network: Classifier,
     rule: Method,
     next_batch: Callable[[], Batch],
-    clip_norm: float,
+    clip_norm: float | None,
     rank: int = 0,
     world_size: int = 1,
 ) -> CapturedStep:
@@ -342,7 +363,8 @@ def make_step(
         loss.backward()
         sum_over_processes(_gradients(network), world_size)
         average_over_processes(_running_statistics(network), world_size)
-        torch.nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
         return loss.detach()
 
     step = CapturedStep(body, network.parameters(), device)
@@ -378,9 +400,10 @@ def _mixed_images(
     if source is None:
         fix = "make mixed sets (semmix mix), annotate them, and pass both folders"
         raise SemmixError(f"method {config.method} learns from mixed sets", "none given", fix)
+    source.check_fits(data.image_shape, data.num_classes)
     if not config.allow_leak:
         check_no_leak(source, data.train.digest)
-    source.images.check_classes(data.train.labels, data.class_names)
+    source.images.check_classes(data.train.labels, data.class_names, source.num_excluded)
     return source.images
 
 
@@ -430,14 +453,14 @@ def _copy_in_place(groups: Groups, values: Groups) -> None:
             tensor.copy_(values[group][name])
 
 
-def _finite(loss: float, out: Path) -> float:
-    if not math.isfinite(loss):
-        raise SemmixError(
-            "training diverged: the loss is not a number",
-            loss,
-            f"lower --lr; {out} keeps the last good checkpoint",
-        )
-    return loss
+def _finite(values: Tensor, out: Path) -> Tensor:
+    """Return the values; refuse any that are not finite, before metrics or files come of them."""
+    finite = values.isfinite()
+    if not bool(finite.all()):
+        seen = values[~finite].flatten()[0].item()
+        fix = f"lower --lr, and choose another folder than {out}"
+        raise SemmixError("training diverged: loss, logits or weights are not finite", seen, fix)
+    return values
 
 
 def _write_predictions(network: Classifier, data: Dataset, out: Path) -> None:

@@ -41,6 +41,7 @@ from semmix.training.checkpoint import (
     rewind_stats,
     save_checkpoint,
 )
+from semmix.training.checks import check_positive, check_share, check_two_classes
 from semmix.training.distributed import (
     average_over_processes,
     from_first,
@@ -49,6 +50,7 @@ from semmix.training.distributed import (
 )
 from semmix.training.ema import PowerEMA
 from semmix.training.graphs import CapturedStep
+from semmix.training.stopping import ctrl_c_between_steps
 
 NOISE_MEAN, NOISE_STD = -1.2, 1.2
 """EDM's noise levels for small images: ln sigma ~ N(NOISE_MEAN, NOISE_STD^2)."""
@@ -103,10 +105,13 @@ class GeneratorConfig:
     """How the chosen average is stored."""
 
     def __post_init__(self) -> None:
-        if self.num_images < 1 or (self.minutes is not None and self.minutes <= 0):
+        has_minutes = self.minutes is None or 0 < self.minutes < math.inf
+        if self.num_images < 1 or not has_minutes:
             seen = f"num_images={self.num_images}, minutes={self.minutes}"
             raise SemmixError("a run needs a length", seen, "give positive images or minutes")
-        if self.warmup + self.decay > 1 or min(self.warmup, self.decay) < 0:
+        check_positive(batch_size=self.batch_size, lr=self.lr, noise_std=self.noise_std)
+        check_share(label_dropout=self.label_dropout, beta_1=self.betas[0], beta_2=self.betas[1])
+        if not (min(self.warmup, self.decay) >= 0 and self.warmup + self.decay <= 1):
             seen = f"warmup={self.warmup}, decay={self.decay}"
             raise SemmixError("warm-up and decay are parts of the run", seen, "at most 1 together")
         if not self.ema_lengths or not all(0 < length <= 0.25 for length in self.ema_lengths):
@@ -126,7 +131,7 @@ def train_generator(
     """Return the folder `out` with a generator trained on `images`.
 
     Kill it at any moment; the same call goes on from the last checkpoint and ends with the same
-    bytes. Under `torchrun` each process takes its share of every batch.
+    bytes. Ctrl-C saves one first. Under `torchrun` each process takes its share of every batch.
 
     Args:
         images: uint8 [N, C, H, W], the training split and nothing else.
@@ -139,8 +144,15 @@ def train_generator(
     """
     out, device, shape = Path(out), pick_device(config.device), tuple(images.shape[1:])
     network_config = _network_config(config, images, num_classes)
+    check_two_classes(labels, "generator")
     rank, world_size = join_processes(device, config.batch_size)
+
+    # ---- all that wrong settings can break comes before the folder is claimed for them
     start = load_folder(find_folder(config.init), torch.device("cpu")) if config.init else None
+    torch.manual_seed(fold_seed(config.seed, "generator weights"))
+    network = EDMDenoiser(network_config)
+    if start:
+        _start_from(start, network, trained_on)
     inputs = _inputs(images, labels, num_classes, trained_on, held_out, config)
     inputs["init"] = start.digest if start else None
     artifact = begin_artifact(out, MANIFEST, "generator", inputs)
@@ -150,10 +162,6 @@ def train_generator(
         return out
 
     # ---- network, optimiser, averages; the whole data set lives on the device
-    torch.manual_seed(fold_seed(config.seed, "generator weights"))
-    network = EDMDenoiser(network_config)
-    if start:
-        _start_from(start, network, trained_on)
     network = to_device(network, device).train()
     weights = {name: p.detach() for name, p in network.named_parameters()}
     initial = {name: weight.clone() for name, weight in weights.items()}
@@ -195,7 +203,10 @@ def train_generator(
     stats_steps = max(1, num_steps // NUM_STATS)
     grid_steps = {round(num_steps * k / config.num_grids) for k in range(1, config.num_grids)}
     saved = time.monotonic()
-    with progress("images seen", num_steps * config.batch_size, step * config.batch_size) as bar:
+    with (
+        progress("images seen", num_steps * config.batch_size, step * config.batch_size) as bar,
+        ctrl_c_between_steps(world_size) as stop_wanted,
+    ):
         while step < num_steps:
             lr = learning_rate((step + 0.5) / num_steps, config)
             loss_sum += train_step(step, lr)
@@ -213,12 +224,15 @@ def train_generator(
             if step in grid_steps:
                 name = f"samples-{100 * step // num_steps:03d}.png"
                 _write_samples(out / name, with_average(network, emas[0]), shape, num_classes)
-            if time.monotonic() - saved >= config.checkpoint_seconds:
+            stopping = stop_wanted()
+            if stopping or time.monotonic() - saved >= config.checkpoint_seconds:
                 groups = {"weights": weights, "optimizer": optimizer_tensors(optimizer)}
                 groups |= {f"ema{k}": ema.weights for k, ema in enumerate(emas)}
                 groups["loss"] = {"sum": loss_sum}
                 save_checkpoint(checkpoint, groups, {"step": step})
                 saved = time.monotonic()
+            if stopping:
+                raise KeyboardInterrupt
 
     # ---- choose the average, write the artifact
     if rank == 0:

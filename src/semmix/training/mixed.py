@@ -10,7 +10,7 @@ import torch
 
 from semmix._errors import SemmixError
 from semmix._files import digest, read_json
-from semmix.annotate import Annotation
+from semmix.annotate import Annotation, check_fits
 from semmix.mixsets import MixSets
 from semmix.training.batches import MixedImages
 
@@ -24,6 +24,13 @@ class MixedSource:
     """Digest of the split the generator learned from."""
     inputs: dict[str, Any]
     """What a run's manifest records about them."""
+    num_excluded: int = 0
+    """Sets that a diagnosis left out."""
+
+    def check_fits(self, image_shape: tuple[int, ...], num_classes: int) -> None:
+        """Refuse to train on images of another shape or number of classes."""
+        own_shape, own_classes = self.images.images.shape[2:], self.images.soft_labels.shape[-1]
+        check_fits(tuple(own_shape), own_classes, image_shape, num_classes)
 
 
 def load_mixed(
@@ -58,7 +65,7 @@ def load_mixed(
     }
     if excluded:
         inputs["excluded"] = digest(excluded)
-    return MixedSource(images, store.generator["trained_on"], inputs)
+    return MixedSource(images, store.generator["trained_on"], inputs, len(excluded))
 
 
 def _odd_sets(diagnosis: str | Path, notes: Annotation | None) -> list[int]:
