@@ -34,7 +34,10 @@ def load_inception(what: str, device: torch.device) -> PretrainedEncoder:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the file exists in no newer format
         network = torch.jit.load(path, map_location=device).eval()
-    return PretrainedEncoder(f"inception:{what}", network, InceptionPreprocess(), found, device)
+    # Fréchet and kernel distances are published in float32; bfloat16 moves them by some per cent.
+    return PretrainedEncoder(
+        f"inception:{what}", network, InceptionPreprocess(), found, device, exact=True
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What all encoders from outside share: preprocessing, batches, bfloat16 on a GPU, a digest."""
+"""What all encoders from outside share: preprocessing, batches, precision, a digest."""
 
 from __future__ import annotations
 
@@ -29,17 +29,21 @@ class PretrainedEncoder:
         preprocess: Callable[[Tensor], Tensor],
         weights: str,
         device: torch.device,
+        exact: bool = False,
     ):
         """Wrap `network`, which turns preprocessed images into features [N, D].
 
         Args:
             preprocess: A dataclass that can be called: its settings are part of the digest.
             weights: Digest of the weights.
+            exact: Compute in float32 on a GPU too, where others are rounded to bfloat16.
         """
         self.name, self.device = name, device
+        self._exact = exact or device.type == "cpu"
         self._network, self._preprocess = network, preprocess
         self.digest = digest({"weights": weights, "preprocess": repr(preprocess)})
-        self.cache_key = f"{self.digest} on {device.type}"  # a GPU rounds to bfloat16
+        precision = "float32" if self._exact else "bfloat16"
+        self.cache_key = f"{self.digest} on {device.type} in {precision}"
         self.dim = self._measure()
 
     @torch.inference_mode()
@@ -50,8 +54,10 @@ class PretrainedEncoder:
 
     def _embed(self, images: Tensor) -> Tensor:
         pixels = self._preprocess(images.to(self.device))
-        on_gpu = self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu):
+        with (
+            torch.autocast(self.device.type, torch.bfloat16, enabled=not self._exact),
+            torch.backends.cudnn.flags(enabled=True, allow_tf32=not self._exact),
+        ):
             return self._network(pixels).float()
 
     def _measure(self) -> int:
