@@ -151,6 +151,9 @@ def mix_command(command: Mix) -> None:
 
 def chosen_pairs(command: Mix, num_classes: int) -> tuple[tuple[int, int], ...]:
     """Return the pairs the command names, or those its run confuses, or all."""
+    if command.confusable_by and command.pairs:
+        fix = "leave out --pairs or --confusable-by"
+        raise SemmixError("pairs are listed or found, not both", " ".join(command.pairs), fix)
     if command.confusable_by:
         confusion = validation_confusion(command.confusable_by, num_classes)
         return confusable_pairs(confusion, command.num_pairs)
@@ -166,7 +169,10 @@ def validation_confusion(run: Path, num_classes: int) -> Tensor:
     if not path.exists():
         raise SemmixError("no finished run here", run, "name a run folder with validation logits")
     tensors = load_file(path)
-    places = tensors["labels"] * num_classes + tensors["logits"].argmax(1)
+    if tensors["logits"].shape[1] != num_classes:
+        seen = f"{tensors['logits'].shape[1]} in {run}, {num_classes} of the generator"
+        raise SemmixError("the run knows other classes", seen, "name a run on the same data set")
+    places = tensors["labels"].long() * num_classes + tensors["logits"].argmax(1)
     return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
 
 

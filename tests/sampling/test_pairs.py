@@ -1,7 +1,10 @@
 """Pairs by confusion."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from semmix._errors import SemmixError
 from semmix.commands import Mix, chosen_pairs
@@ -41,6 +44,19 @@ def test_the_command_counts_only_what_a_run_confuses(num_pairs):
     assert chosen_pairs(Mix(generator="g", pairs=("1:2",)), 3) == ((1, 2),)
     with pytest.raises(SemmixError, match="--confusable-by"):
         chosen_pairs(Mix(generator="g", num_pairs=num_pairs), 3)
+
+
+def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
+    """Labels as kept runs have them: 200 classes are more than their products fit."""
+    logits, labels = torch.eye(200)[[199, 198, 199, 0]], torch.tensor([199, 199, 198, 0])
+    tensors = {"logits": logits.half(), "labels": labels.to(torch.int16)}
+    save_file(tensors, tmp_path / "logits-val.safetensors")
+    command = Mix(generator="g", confusable_by=tmp_path, num_pairs=1)
+    assert chosen_pairs(command, 200) == ((198, 199),)
+    with pytest.raises(SemmixError, match="200 in .* 10 of the generator"):
+        chosen_pairs(command, 10)
+    with pytest.raises(SemmixError, match="not both"):
+        chosen_pairs(replace(command, pairs=("1:2",)), 200)
 
 
 def test_every_class_is_in_a_pair_even_without_validation_images():
