@@ -53,7 +53,7 @@ def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
     save_file(tensors, tmp_path / "logits-val.safetensors")
     command = Mix(generator="g", confusable_by=tmp_path, num_pairs=1)
     assert chosen_pairs(command, 200) == ((198, 199),)
-    with pytest.raises(SemmixError, match="200 in .* 10 of the generator"):
+    with pytest.raises(SemmixError, match=r"200 in .* 10 of the generator"):
         chosen_pairs(command, 10)
     with pytest.raises(SemmixError, match="not both"):
         chosen_pairs(replace(command, pairs=("1:2",)), 200)
