@@ -247,6 +247,12 @@ def test_one_class_is_no_training(tmp_path, toy_data):
         train_classifier(lone, SMALL, tmp_path / "run")
 
 
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("False", False)])
+def test_truth_is_written_as_in_json_or_in_python(text, value):
+    config = TrainConfig(method="csm", options=(f"joint_batch_statistics={text}",))
+    assert config.method_options == {"joint_batch_statistics": value}
+
+
 def test_options_reach_the_method(tmp_path, toy_data):
     config = replace(SMALL, method="ls", options=("alpha=0.2",))
     assert config.method_options == {"alpha": 0.2}

@@ -146,10 +146,16 @@ class TrainConfig:
         return {**values, "classifier": name, "options": self.method_options}
 
 
+PYTHONS_WORDS = {"True": True, "False": False, "None": None}
+"""What JSON writes otherwise; as text, even False would count as true."""
+
+
 def _parse_option(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise SemmixError("a method's option is written name=value", repr(text), "as in weight=0.5")
+    if value in PYTHONS_WORDS:
+        return name, PYTHONS_WORDS[value]
     try:
         return name, json.loads(value)
     except ValueError:
