@@ -289,6 +289,16 @@ def test_changed_logits_are_noticed(made, tmp_path):
     assert metrics_from_logits(kept)["test"] != pytest.approx(stored["test"], abs=1e-6)
 
 
+def test_a_run_with_other_labels_is_no_run_of_the_cell(tmp_path):
+    controls = plan_table("controls", "cifar10", Setting(generator="zoo:cifar10"))
+    cells = {cell.row: cell for cell in controls}
+    asked, other = cells["CSM, requested labels"], cells["CSM"]
+    shutil.copytree(RESULTS / other.run_name(0), tmp_path / asked.run_name(0))
+    with pytest.raises(SemmixError, match="is no run of cifar10/resnet18/CSM, requested labels"):
+        finished_runs(asked, tmp_path)
+    assert finished_runs(other, RESULTS)
+
+
 def test_a_run_under_a_wrong_name_is_refused(made, tmp_path):
     shutil.copytree(made[1], tmp_path / "results")
     (ce,) = (tmp_path / "results").glob("*-ce-*-s0")

@@ -121,10 +121,20 @@ def is_trained(cell: Cell, path: Path) -> bool:
         return False
     run = open_artifact(path, "config.json", "run")
     config = {**cell.train.to_json(), "seed": _seed(path)}
-    if run.manifest["inputs"]["config"] != config or _dataset(run.manifest) != cell.data.dataset:
+    same = run.manifest["inputs"]["config"] == config and _has_labels_of(cell, run.manifest)
+    if not same or _dataset(run.manifest) != cell.data.dataset:
         fix = "the folder was renamed or changed: take it away"
         raise SemmixError(f"{path} is no run of {cell.name}", run.manifest["inputs"], fix)
     return run.finished
+
+
+def _has_labels_of(cell: Cell, manifest: dict[str, Any]) -> bool:
+    """Return whether a run learned from labels of the cell's scheme and scale, or from none."""
+    mixing, mixed = cell.mixing, manifest["inputs"].get("mixed")
+    if mixing is None or mixed is None:
+        return mixing is None and mixed is None
+    scales = {mixing.scale, mixed["scale"]} - {None}  # chosen by a rule, or of no use
+    return mixed["labels"] == mixing.labels and len(scales) < 2
 
 
 def has_extra(cell: Cell, path: Path) -> bool:

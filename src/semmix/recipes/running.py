@@ -64,7 +64,8 @@ def mixed_source(cell: Cell, out: Path) -> MixedSource:
         # Like the generator, it knows the training split alone; it is also a run of CE.
         encoder_name = f"classifier:{run_cell(plain_cell(cell), 0, out)}"
     encoder = load_encoder(encoder_name, pick_device(cell.train.device))
-    folder = out / "annotations" / digest([store.digest, encoder.digest, data.val.digest])[:12]
+    made_from = [store.digest, encoder.digest, data.train.digest, data.val.digest]
+    folder = out / "annotations" / digest(made_from)[:12]
     annotate_mixsets(store, encoder, data.train, data.val, folder)
     return load_mixed(store.folder, folder, mixing.labels, mixing.scale)
 
