@@ -22,7 +22,8 @@ def make_logits(num: int, num_classes: int, sharpness: float, seed: int):
 def write_run(folder, method, seed, sharpness=1.0, num=600, num_classes=4, **details):
     """Write a finished run folder: over-confident where sharpness > 1.
 
-    `details` may hold `options` and `mixed`, or replace any other setting.
+    `details` may hold `options`, `mixed` and `origins` (digests of inputs), or replace any other
+    setting.
     """
     for offset, split in enumerate(("val", "test")):
         logits, labels = make_logits(num, num_classes, sharpness, seed=10 * seed + offset)
@@ -30,6 +31,7 @@ def write_run(folder, method, seed, sharpness=1.0, num=600, num_classes=4, **det
         write_tensors(folder / f"logits-{split}.safetensors", tensors)
     details = {"dataset": "digits", "mixed": None, "leak": False, "finished": True, **details}
     inputs = {"dataset": details.pop("dataset"), "mixed": details.pop("mixed")}
+    inputs |= details.pop("origins", {})
     ends = {key: details.pop(key) for key in ("leak", "finished")}
     config = {"method": method, "options": {}, "classifier": "small", "epochs": 5, "seed": seed}
     inputs["config"] = {**config, **details}

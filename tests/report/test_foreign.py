@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from safetensors.torch import load_file
 
 from semmix import SemmixError, classifier
@@ -55,6 +55,21 @@ def test_a_run_predicts_images_of_another_data_set(trained, noise):
     first = path.stat().st_mtime_ns
     predict_foreign(folder, str(noise), "cpu")
     assert path.stat().st_mtime_ns == first
+
+
+def test_other_images_of_the_same_name_are_refused(trained, noise, tmp_path):
+    folder, _ = trained
+    path = predict_foreign(folder, str(noise), "cpu")
+    other = shutil.copytree(noise, tmp_path / "elsewhere" / noise.name)
+    for image in other.rglob("*.png"):
+        ImageOps.invert(Image.open(image)).save(image)
+    with pytest.raises(SemmixError, match=r"another data set of this name(.|\n)*delete or rename"):
+        predict_foreign(folder, str(other), "cpu")
+    write_tensors(path, load_file(path))  # as files were before they named their images
+    assert predict_foreign(folder, str(other), "cpu") == path
+    path.write_bytes(b"nothing")
+    with pytest.raises(SemmixError, match="cannot read"):
+        predict_foreign(folder, str(other), "cpu")
 
 
 def test_mistakes_are_answered(trained, noise, make_run, tmp_path):

@@ -121,6 +121,74 @@ def test_a_row_is_compared_with_the_baseline_most_like_it(tmp_path, make_run):
         assert {**mine, "method": "ce"} == theirs
 
 
+def origins(train="1a2b3c4d", test="5e6f7a8b", **others):
+    """Return digests as a run's manifest holds them."""
+    return {"train": train, "val": "9c0d1e2f", "test": test, **others}
+
+
+def test_runs_on_other_images_are_no_seeds_of_a_row(tmp_path, make_run):
+    folders = [
+        make_run(tmp_path / "a", "ce", 0, origins=origins()),
+        make_run(tmp_path / "b", "ce", 1, origins=origins()),
+        make_run(tmp_path / "c", "ce", 2, origins=origins(train="ffeedd00")),
+        make_run(tmp_path / "d", "ls", 0, origins=origins()),
+    ]
+    rows = aggregate(folders)
+    assert {row.name: row.seeds for row in rows} == {
+        "CE (train 1a2b3c)": [0, 1],
+        "CE (train ffeedd)": [2],
+        "LS": [0],
+    }
+    assert rows[2].baseline is rows[0]  # of the same training images
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "names"),
+    [
+        ({"origins": origins()}, {}, {"CSM (train 1a2b3c, val 9c0d1e, test 5e6f7a)", "CSM"}),
+        ({"mixed": {"excluded": "aabbccdd"}}, {"mixed": {}}, {"CSM (excluded aabbcc)", "CSM"}),
+        (
+            {"origins": origins(init="11111111")},
+            {"origins": origins(init="22222222")},
+            {"CSM (init 111111)", "CSM (init 222222)"},
+        ),
+        ({"epochs": 9, "origins": origins()}, {}, {"CSM (epochs=9)", "CSM (epochs=5)"}),
+    ],
+)
+def test_names_show_origins_where_nothing_else_tells_rows_apart(
+    tmp_path, make_run, mine, theirs, names
+):
+    folders = [make_run(tmp_path / "a", "csm", 0, **mine)]
+    folders += [make_run(tmp_path / "b", "csm", 1, **theirs)]
+    assert {row.name for row in aggregate(folders)} == names
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        lambda seed: {"mixed": {"mixsets": f"m{seed}", "annotation": f"a{seed}"}},
+        lambda seed: {"classifier": "mynets:Net", "origins": origins(init=f"weights{seed}")},
+    ],
+    ids=["sets drawn on two machines", "weights drawn by the user's code"],
+)
+def test_what_seeds_and_machines_change_parts_no_row(tmp_path, make_run, details):
+    folders = [make_run(tmp_path / str(s), "csm", s, **details(s)) for s in (0, 1)]
+    (row,) = aggregate(folders)
+    assert (row.name, row.seeds) == ("CSM", [0, 1])
+
+
+def test_rows_with_other_test_images_are_not_compared(tmp_path, make_run):
+    folders = [
+        make_run(tmp_path / "a", "ce", 0, origins=origins(test="00000000")),
+        make_run(tmp_path / "b", "ls", 0, origins=origins()),
+    ]
+    assert [row.baseline for row in aggregate(folders)] == [None, None]
+    folders += [make_run(tmp_path / "c", "ce", 0, epochs=9, origins=origins())]
+    *_, ls = aggregate(folders)
+    assert ls.baseline is not None
+    assert ls.baseline.name == "CE (epochs=9)"
+
+
 def test_the_same_run_twice_is_refused(tmp_path, make_run):
     folders = [make_run(tmp_path / name, "ce", 0) for name in ("one", "two")]
     with pytest.raises(SemmixError, match="same settings and seed"):

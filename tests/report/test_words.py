@@ -1,6 +1,7 @@
 """Sentences say no more than the numbers do."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,16 +15,24 @@ BASELINE = Row(
     after={"ece": Estimate(0.010, 0.001, 3)},
     temperature=Estimate(2, 0.1, 3),
     baseline=None,
+    pairs=(),
     change_before={},
     change_after={},
 )
 
 
+def run(before, after):
+    """Return a run that has these ECEs, and nothing else."""
+    stages = {"before": before, "after": after}
+    return SimpleNamespace(**{k: SimpleNamespace(metrics={"ece": v}) for k, v in stages.items()})
+
+
 def row(ece, change, accuracy=(0.0, 0.001, 3)):
     """Return a row with this ECE, compared with CE's 3.2 %."""
+    pairs = ((run(ece, ece), run(0.032, 0.010)),)
     changes = {"ece": Estimate(*change), "acc": Estimate(*accuracy)}
     values = {"ece": Estimate(ece, 0.001, 3)}
-    return Row("CSM", (), values, values, Estimate(1, 0.1, 3), BASELINE, changes, changes)
+    return Row("CSM", (), values, values, Estimate(1, 0.1, 3), BASELINE, pairs, changes, changes)
 
 
 def plain(text):
@@ -80,6 +89,18 @@ def test_scaled_sentence_uses_scaled_numbers():
     text = plain(sentence_after_scaling(row(0.0152, (0.0052, 0.001, 3))))
     assert "worse" in text
     assert "against 1.0 %" in text
+
+
+def test_means_are_those_of_the_pairs():
+    """Seeds that only one of the rows has change no word."""
+    pairs = tuple(
+        (run(mine, 1), run(theirs, 1)) for mine, theirs in ((0.010, 0.020), (0.012, 0.024))
+    )
+    shared = replace(row(0.5, (-0.011, 0.002, 2)), pairs=pairs)
+    assert plain(sentence(shared)) == (
+        "CSM is 2.0 times better calibrated than CE at the same accuracy "
+        "(ECE 1.1 % against 2.2 %, 2 seeds)."
+    )
 
 
 def test_headline_takes_the_lowest_error_and_admits_a_winning_baseline():

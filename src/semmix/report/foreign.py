@@ -6,6 +6,7 @@ foreign images are told from test images.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semmix._device import pick_device, to_device
@@ -37,7 +39,8 @@ BATCH_SIZE = 500
 def predict_foreign(run: str | Path, dataset: str, device: str = "auto") -> Path:
     """Write the logits of a finished run on the test images of another data set; return the file.
 
-    Images are scaled to the size the network knows. Logits that are there are not made again.
+    Images are scaled to the size the network knows. Logits that are there are not made again;
+    those on other images of the same name are refused.
     """
     run = Path(run)
     if dataset == read_json(run / "config.json")["inputs"]["dataset"]:
@@ -46,11 +49,32 @@ def predict_foreign(run: str | Path, dataset: str, device: str = "auto") -> Path
     channels, size, _ = saved_image_shape(run)
     name, split = _load_test(dataset, size)
     path = run / foreign_file(name)
-    if not path.exists():
-        network = to_device(load_classifier(run)[0], pick_device(device))
-        logits = _predict(network, _with_channels(split.images, channels, name), name)
-        write_tensors(path, {"logits": logits, "labels": split.labels})
+    if path.exists():
+        _refuse_other_images(path, split.digest)
+        return path
+    network = to_device(load_classifier(run)[0], pick_device(device))
+    logits = _predict(network, _with_channels(split.images, channels, name), name)
+    write_tensors(path, {"logits": logits, "labels": split.labels}, {"images": split.digest})
     return path
+
+
+def _refuse_other_images(path: Path, digest: str) -> None:
+    """Raise if a file holds logits on other images; one that does not name them is trusted."""
+    seen = _read_header(path).get("images", digest)
+    if seen != digest:
+        fix = "delete or rename that file, or rename the folder of images"
+        seen = f"images {seen[:6]} in place of {digest[:6]}"
+        raise SemmixError(f"{path} belongs to another data set of this name", seen, fix)
+
+
+def _read_header(path: Path) -> dict[str, str]:
+    """Return what `write_tensors` got as header; empty where it got none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {}).get("semmix", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        fix = "delete it: it is made again"
+        raise SemmixError(f"cannot read {path}", error, fix) from error
 
 
 @lru_cache(maxsize=2)

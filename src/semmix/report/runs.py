@@ -94,6 +94,19 @@ class Run:
         labels = {k: mixed[k] for k in ("labels", "scale") if mixed.get(k) is not None}
         return {"dataset": inputs["dataset"], **config, **inputs["config"]["options"], **labels}
 
+    @property
+    def origins(self) -> dict[str, str]:
+        """Digests of what it was made from and judged on, as far as known.
+
+        Not those of mixed sets: the same ones, drawn on another machine, differ in rounding.
+        """
+        inputs = self.manifest["inputs"]
+        found = {key: inputs.get(key) for key in ("train", "val", "test", "init")}
+        if ":" in inputs["config"]["classifier"]:
+            del found["init"]  # the user's code may draw weights anew for each seed
+        found["excluded"] = (inputs.get("mixed") or {}).get("excluded")
+        return {key: digest for key, digest in found.items() if digest is not None}
+
 
 def load_run(folder: Path) -> Run:
     """Return the finished run in `folder`, with its temperature fitted anew."""

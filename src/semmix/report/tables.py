@@ -119,9 +119,11 @@ class Row:
     """The same after temperature scaling."""
     temperature: Estimate
     baseline: Row | None
-    """The row to compare with: same data set and classifier. None for the baseline itself."""
+    """The row to compare with: same test images and classifier. None for the baseline itself."""
+    pairs: tuple[tuple[Run, Run], ...]
+    """Its runs, each with the baseline's run of the same seed; only the seeds both have."""
     change_before: dict[str, Estimate]
-    """Paired differences to the baseline over the seeds both have; empty without a baseline."""
+    """Differences to the baseline over `pairs`; empty without any."""
     change_after: dict[str, Estimate]
 
     @property
@@ -144,14 +146,14 @@ def aggregate(folders: Sequence[Path], baseline: str = "ce") -> list[Row]:
     """Return one row per group of runs that differ in nothing but the seed, baselines first.
 
     A row is compared with the row of method `baseline` that was made most like it, on the same
-    data set with the same classifier.
+    test images with the same classifier.
     """
     runs = [load_run(folder) for folder in folders]
     groups = _group(runs)
-    settings = [group[0].settings for group in groups]
+    firsts = [group[0] for group in groups]
     rows: list[Row] = []
     for group in sorted(groups, key=lambda group: group[0].settings["method"] != baseline):
-        name = _row_name(group[0].settings, settings)
+        name = _row_name(group[0], firsts)
         rows.append(_make_row(name, group, _find_baseline(group[0], rows, baseline)))
     return rows
 
@@ -160,7 +162,8 @@ def _group(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
     """Return the runs of each row, by seed."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
-        seeds = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
+        made_like = json.dumps([run.settings, run.origins], sort_keys=True)
+        seeds = groups.setdefault(made_like, {})
         if run.seed in seeds:
             raise SemmixError(
                 "two runs have the same settings and seed",
@@ -171,41 +174,62 @@ def _group(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
     return [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
 
 
-def _row_name(mine: dict[str, Any], settings: list[dict[str, Any]]) -> str:
-    """Return a row's method and, of its other settings, only what tells it from other rows."""
-    peers = [other for other in settings if other["method"] == mine["method"]]
+def _row_name(run: Run, runs: Sequence[Run]) -> str:
+    """Return a row's method and only what else tells it from other rows; `runs` has one of each."""
+    mine, settings = run.settings, [other.settings for other in runs]
     task = [str(mine[key]) for key in TASK if len({other[key] for other in settings}) > 1]
-    details = [
+    details = ", ".join([*task, *_own_settings(mine, settings), *_own_origins(run, runs)])
+    method = METHOD_NAMES.get(mine["method"], str(mine["method"]))
+    return f"{method} ({details})" if details else method
+
+
+def _own_settings(mine: dict[str, Any], settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the settings in which a row differs from others of its method."""
+    peers = [other for other in settings if other["method"] == mine["method"]]
+    return [
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in mine.items()
         if key not in TASK and any(peer.get(key) != value for peer in peers)
     ]
-    method = METHOD_NAMES.get(mine["method"], str(mine["method"]))
-    return f"{method} ({', '.join(task + details)})" if task + details else method
+
+
+def _own_origins(run: Run, runs: Sequence[Run]) -> list[str]:
+    """Return the origins in which a row differs from others of the same settings."""
+    peers = [other.origins for other in runs if other.settings == run.settings]
+    return [
+        f"{key} {digest[:6]}"
+        for key, digest in run.origins.items()
+        if any(peer.get(key) != digest for peer in peers)
+    ]
 
 
 def _find_baseline(run: Run, rows: list[Row], baseline: str) -> Row | None:
-    """Return the baseline's row that shares most settings with `run`, if it is not one itself."""
-    mine = run.settings
-    if mine["method"] == baseline:
+    """Return the baseline's row that was made most like `run`, if it is not one itself."""
+    if run.settings["method"] == baseline:
         return None
-
-    def shared(row: Row) -> int:
-        theirs = row.runs[0].settings
-        return sum(theirs.get(key) == value for key, value in mine.items())
-
     candidates = [
         row
         for row in rows
-        if row.runs[0].settings["method"] == baseline
-        and all(row.runs[0].settings[key] == mine[key] for key in TASK)
+        if row.runs[0].settings["method"] == baseline and _same_task(row.runs[0], run)
     ]
-    return max(candidates, key=shared, default=None)
+    return max(candidates, key=lambda row: _likeness(run, row.runs[0]), default=None)
+
+
+def _same_task(a: Run, b: Run) -> bool:
+    """Return whether two runs may be compared: they were asked the same, with the same network."""
+    same_images = a.origins.get("test") == b.origins.get("test")
+    return same_images and all(a.settings[key] == b.settings[key] for key in TASK)
+
+
+def _likeness(a: Run, b: Run) -> int:
+    """Return how many settings and origins two runs share."""
+    mine, theirs = {**a.settings, **a.origins}, {**b.settings, **b.origins}
+    return sum(theirs.get(key) == value for key, value in mine.items())
 
 
 def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
     partners = {run.seed: run for run in baseline.runs} if baseline else {}
-    pairs = [(run, partners[run.seed]) for run in runs if run.seed in partners]
+    pairs = tuple((run, partners[run.seed]) for run in runs if run.seed in partners)
     return Row(
         name=name,
         runs=runs,
@@ -213,6 +237,7 @@ def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
         after=_estimates([run.after.metrics for run in runs]),
         temperature=estimate([run.temperature for run in runs]),
         baseline=baseline,
+        pairs=pairs,
         change_before=_changes([(mine.before, theirs.before) for mine, theirs in pairs]),
         change_after=_changes([(mine.after, theirs.after) for mine, theirs in pairs]),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -43,27 +44,22 @@ def _best(rows: Sequence[Row]) -> Row:
 
 def sentence(row: Row) -> str:
     """Return how `row` compares with its baseline, both as trained."""
-    assert row.baseline is not None
-    return _compare(row.name, row.baseline.name, row.before, row.baseline.before, row.change_before)
+    return _compare(row, "before", row.change_before)
 
 
 def sentence_after_scaling(row: Row) -> str:
     """Return how `row` compares with its baseline, both after temperature scaling."""
+    return _compare(row, "after", row.change_after)
+
+
+def _compare(row: Row, stage: Literal["before", "after"], changes: Mapping[str, Estimate]) -> str:
     assert row.baseline is not None
-    return _compare(row.name, row.baseline.name, row.after, row.baseline.after, row.change_after)
-
-
-def _compare(
-    name: str,
-    other_name: str,
-    values: Mapping[str, Estimate],
-    others: Mapping[str, Estimate],
-    changes: Mapping[str, Estimate],
-) -> str:
+    name, other_name = row.name, row.baseline.name
     if not changes:
         return f"{name} and {other_name} share no seed, so they are not compared."
-    mine, theirs, change = values["ece"], others["ece"], changes["ece"]
-    numbers = f"ECE {percent(mine.mean)} against {percent(theirs.mean)}"
+    change = changes["ece"]
+    mine, theirs = _paired_means(row, stage)
+    numbers = f"ECE {percent(mine)} against {percent(theirs)}"
     if not change.has_interval:
         return f"{name} has {numbers} of {other_name}, on one seed: it may be chance."
     if not change.excludes_zero:
@@ -72,9 +68,19 @@ def _compare(
             f"({numbers}; difference {_points(change)}; {_seeds(change.num)})."
         )
     return (
-        f"{name} is {_how_much(mine.mean, theirs.mean, change)} calibrated than {other_name} "
+        f"{name} is {_how_much(mine, theirs, change)} calibrated than {other_name} "
         f"{_accuracy(changes['acc'])} ({numbers}, {_seeds(change.num)})."
     )
+
+
+def _paired_means(row: Row, stage: Literal["before", "after"]) -> tuple[float, float]:
+    """Return the mean ECE of a row and of its baseline over the seeds both have.
+
+    The difference is that of these seeds, and others may tell another story.
+    """
+    errors = [[getattr(run, stage).metrics["ece"] for run in pair] for pair in row.pairs]
+    mine, theirs = np.mean(errors, axis=0)
+    return float(mine), float(theirs)
 
 
 def _how_much(mine: float, theirs: float, change: Estimate) -> str:
