@@ -62,6 +62,15 @@ def test_resume_asks_for_missing_shards_only(tmp_path):
     assert not again.artifact.finished
 
 
+def test_a_store_stopped_before_its_manifest_was_written_finishes(tmp_path):
+    whole = (filled(tmp_path).folder / "manifest.json").read_bytes()
+    manifest = {**json.loads(whole), "finished": False}
+    del manifest["digest"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    create(tmp_path)
+    assert (tmp_path / "manifest.json").read_bytes() == whole
+
+
 def test_unfinished_store_is_not_opened(tmp_path):
     create(tmp_path).write_shard(0, shard_images(0))
     with pytest.raises(SemmixError, match=r"2 of 3 missing.*shard-00001"):

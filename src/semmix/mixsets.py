@@ -55,7 +55,10 @@ class MixSets:
             "generator": generator,
             "sampler": sampler,
         }
-        return cls(begin_artifact(Path(folder), MANIFEST, "mixsets", inputs), plan, image_shape)
+        store = cls(begin_artifact(Path(folder), MANIFEST, "mixsets", inputs), plan, image_shape)
+        if store.finished and not store.artifact.finished:  # stopped just before
+            store.artifact.finish(digest=store.digest)
+        return store
 
     @classmethod
     def open(cls, folder: str | Path) -> MixSets:

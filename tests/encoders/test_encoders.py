@@ -66,6 +66,23 @@ def test_clip_gives_the_librarys_image_features(clip_folder, draw_images):
     assert torch.allclose(encoder.embed(images), expected, atol=1e-4)
 
 
+def test_half_precision_files_are_computed_in_float32(clip_folder, tmp_path, draw_images):
+    import transformers
+
+    whole = transformers.CLIPModel.from_pretrained(clip_folder)
+    whole.half().save_pretrained(tmp_path)
+    settings = (clip_folder / "preprocessor_config.json").read_text()
+    (tmp_path / "preprocessor_config.json").write_text(settings)
+    images = draw_images()
+    whole = transformers.CLIPVisionModelWithProjection.from_pretrained(
+        tmp_path, dtype=torch.float32
+    ).eval()
+    processor = transformers.CLIPImageProcessorPil.from_pretrained(clip_folder)
+    with torch.inference_mode():
+        expected = whole(**library_inputs(processor, images)).image_embeds
+    assert torch.allclose(load_encoder(f"clip:{tmp_path}").embed(images), expected, atol=1e-5)
+
+
 def test_dino_gives_the_librarys_class_token(dino_folder, draw_images):
     import transformers
 
@@ -160,6 +177,10 @@ def test_onnx_weights_in_a_file_of_their_own_are_part_of_the_digest(tmp_path):
     alone = load_encoder(name).digest
     (tmp_path / "tiles.onnx.data").write_bytes(b"weights")
     assert load_encoder(name).digest != alone
+    odd = write_onnx(tmp_path / "m[1].onnx", "N")
+    alone = load_encoder(odd).digest
+    (tmp_path / "m[1].onnx.data").write_bytes(b"weights")
+    assert load_encoder(odd).digest != alone
 
 
 def test_mobilenet_reads_a_weights_file(tmp_path, draw_images):

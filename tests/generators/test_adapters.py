@@ -164,6 +164,11 @@ def test_user_mistakes_are_explained():
         AdapterConfig(guidance=-1)
     with pytest.raises(SemmixError, match="did you mean 'prompts'"):
         AdapterConfig.from_json({"prompt": ["a cat"]})
+    for value in ([], {"prompts": "a cat"}):
+        with pytest.raises(SemmixError, match="a list of prompts"):
+            AdapterConfig.from_json(value)
+    with pytest.raises(SemmixError, match="write a number"):
+        AdapterConfig.from_json({"guidance": "2"})
     network = Gaussians("epsilon")
     with pytest.raises(SemmixError, match="row for no class"):
         DiscreteGenerator(

@@ -344,6 +344,7 @@ def test_huge_claims_are_refused_without_the_memory(write):
     refused(write(b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"."), "dictionary|damaged")
     # a memo slot of number two milliards makes other machines allocate as many
     refused(write(b"\x80\x04Nr" + struct.pack("<I", 2**31 - 1) + b"."), "dictionary")
+    refused(write(b"\x80\x04" + b"}" * 2_100_000 + b"."), "more than 2,000,000 instructions")
     good = storage_bytes(torch.ones(2))
     for shape, stride, offset in [
         ((1 << 40,), (0,), 0), ((1 << 40,), (1,), 0), ((2,), (1,), 1), ((2,), (-1,), 1),

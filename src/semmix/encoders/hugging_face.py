@@ -47,7 +47,8 @@ def _load(model_class: str, what: str, device: torch.device) -> tuple[Any, Prepr
         raise SemmixError("clip: and dino: need transformers", error, fix) from error
     try:
         settings, _ = ImageProcessingMixin.get_image_processor_dict(what)
-        network = getattr(transformers, model_class).from_pretrained(what)
+        # Files in half precision are computed in float32 too, and rounded on a GPU alone.
+        network = getattr(transformers, model_class).from_pretrained(what, dtype=torch.float32)
     except (OSError, ValueError) as error:
         fix = (
             "name a model of the hub, or a folder with its files; a download needs the network, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def load_onnx(what: str, device: torch.device) -> PretrainedEncoder:
     session = _open_session(path, device)
     preprocess = read_options(path.with_suffix(".json"))
     # Exporters put large weights into files named like the model, model.onnx.data.
-    weights = digest([digest_file(file) for file in sorted(path.parent.glob(f"{path.name}*"))])
+    files = sorted(path.parent.glob(f"{glob.escape(path.name)}*"))
+    weights = digest([digest_file(file) for file in files])
     network = OnnxNetwork(session, device)
     return PretrainedEncoder(f"onnx:{what}", network, preprocess, weights, device)
 

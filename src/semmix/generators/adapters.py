@@ -38,12 +38,16 @@ class AdapterConfig:
     def __post_init__(self) -> None:
         if self.mixing not in ("conditions", "outputs"):
             raise unknown_name("mixing", self.mixing, ("conditions", "outputs"))
-        if not self.guidance >= 0:
-            raise SemmixError("guidance must not be negative", self.guidance, "1 is no guidance")
+        if not isinstance(self.guidance, int | float) or not self.guidance >= 0:
+            fix = "write a number; 1 is no guidance"
+            raise SemmixError("guidance must not be negative", repr(self.guidance), fix)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> AdapterConfig:
+    def from_json(cls, value: Any) -> AdapterConfig:
         """Return the configuration in the JSON object `value`."""
+        if not isinstance(value, dict) or not isinstance(value.get("prompts", []), list):
+            fix = 'write an object, with a list of prompts: {"prompts": ["a cat", "a dog"]}'
+            raise SemmixError("adapter settings have another form", value, fix)
         known = {field.name for field in fields(cls)}
         if unknown := set(value) - known:
             raise unknown_name("adapter setting", min(unknown), known)

@@ -116,7 +116,11 @@ def read_times(folder: Path) -> DiscreteTimes:
         "num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas",
         "rescale_betas_zero_snr",
     )  # fmt: skip
-    scheduler = DDPMScheduler(**{name: settings[name] for name in names if name in settings})
+    try:
+        scheduler = DDPMScheduler(**{name: settings[name] for name in names if name in settings})
+    except NotImplementedError as error:
+        fix = "use a scheduler that diffusers' DDPMScheduler knows"
+        raise SemmixError("an unknown beta_schedule", settings["beta_schedule"], fix) from error
     return DiscreteTimes(scheduler.alphas_cumprod, settings.get("prediction_type", "epsilon"))
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 MAX_LINE = 1024
+MAX_INSTRUCTIONS = 2_000_000
+"""Networks need some thousands; each may build a small object, many times its own size."""
 
 
 class RefusedPickleError(Exception):
@@ -64,7 +66,9 @@ def read_pickle(file: BoundedFile, known: Collection[str]) -> Any:
     machine = _Machine(known)
     try:
         operations = pickletools.genops(file)  # pyright: ignore[reportArgumentType]
-        for opcode, argument, _ in operations:
+        for count, (opcode, argument, _) in enumerate(operations):
+            if count == MAX_INSTRUCTIONS:
+                raise RefusedPickleError(f"it has more than {MAX_INSTRUCTIONS:,} instructions")
             if opcode.name == "STOP":
                 return machine.stack.pop()
             machine.step(opcode.name, argument)
