@@ -363,6 +363,25 @@ def test_slow_clients_neither_block_nor_stay(server, digit):
             client.close()
 
 
+def test_clients_that_take_no_answers_do_not_stay(server):
+    """They ask for far more than the system's buffers hold, and read nothing."""
+    before = server.num_files()
+    deaf = [server.socket() for _ in range(5)]
+    for client in deaf:
+        client.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000)
+    try:
+        assert server.num_files() >= before + len(deaf)
+        deadline = time.monotonic() + 5 * CLIENT_SECONDS
+        while server.num_files() > before:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        for client in deaf:
+            client.close()
+
+
 def test_too_many_large_requests_are_asked_to_come_again(server, digit):
     """Ten clients hold nearly 2 MiB each, more than all may: some are refused, memory stays."""
     before = server.peak_mib()

@@ -76,13 +76,15 @@ class HttpServer:
         task = asyncio.current_task()
         assert task is not None
         self.connections.add(task)
+        # An answer counts as taken when all of it has left, so only what is given up stays unsent.
+        writer.transport.set_write_buffer_limits(high=0)
         try:
             await _Connection(self, task, reader, writer).run()
         except (OSError, asyncio.CancelledError, asyncio.TimeoutError):
             pass  # the client went away, was too slow to take its answer, or made room for another
         finally:
             self.connections.discard(task)
-            writer.close()
+            writer.transport.abort()  # close would wait for a client that never takes the rest
 
     def make_room(self) -> None:
         """Let go of the slowest sender if there are too many connections."""
