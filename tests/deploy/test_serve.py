@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,6 +219,40 @@ def test_a_form_may_hold_its_boundary_within_a_line():
     ]
     with pytest.raises(HttpError, match="1 to 1 images"):
         read_images(Request("POST", "/", headers, body), 1)
+
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_json_may_be_laid_out_in_any_way(encoding):
+    body = json.dumps({"images": ["YQ==", "Yg\u003d="]}, indent=4).encode(encoding)
+    assert read_images(Request("POST", "/", JSON, body), 2) == [b"a", b"b"]
+
+
+MANY = 300_000
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b'{"images":[' + b"{}," * MANY + b"{}]}", JSON),
+        (b'{"images":[' + b'"AAAA",' * MANY + b'"AAAA"]}', JSON),
+        (b'{"images":[' + b"1234," * MANY + b"1]}", JSON),
+        (b"{" + b",".join(b'"%d":0' % number for number in range(MANY)) + b"}", JSON),
+        (b"--xYz" + b"\r\n--xYz" * MANY + b"--", form()[1]),
+        (b"--xYz\r\n" + b"ab\r\n" * MANY + b"\r\n\r\n--xYz--", form()[1]),
+    ],
+    ids=["objects", "texts", "numbers", "keys", "parts", "headers"],
+)
+def test_many_small_pieces_are_refused_before_they_take_memory(body, headers):
+    request = Request("POST", "/predict", headers, body)
+    tracemalloc.start()
+    with pytest.raises(HttpError, match="images"):
+        read_images(request, 64)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(body)
 
 
 @given(

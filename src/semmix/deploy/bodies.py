@@ -1,4 +1,7 @@
-"""Images from a request's body: base64 in JSON, or files of a form."""
+"""Images from a request's body: base64 in JSON, or files of a form.
+
+A piece of a few bytes becomes an object of a hundred, so pieces are counted before they are made.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from semmix.deploy.messages import HttpError, Request
 FORMATS = ("PNG", "JPEG", "WEBP")
 JSON, FORM = "application/json", "multipart/form-data"
 FIELD = "images"
+MAX_PART_HEAD = 16 * 1024
+"""Bytes of the headers of a form's part."""
 
 
 def read_images(request: Request, max_images: int) -> list[bytes]:
@@ -26,7 +31,7 @@ def read_images(request: Request, max_images: int) -> list[bytes]:
         HttpError: 400, the body is not what its type says; or 415, the type is unknown.
     """
     kind = check_type(request)
-    images = _from_json(request.body) if kind == JSON else _from_form(request)
+    images = (_from_json if kind == JSON else _from_form)(request, max_images)
     if not 1 <= len(images) <= max_images:
         raise HttpError(400, f"send 1 to {max_images} images, not {len(images)}")
     return images
@@ -61,14 +66,18 @@ def check_image(data: bytes, max_pixels: int) -> None:
         raise BadImageError("too large", seen)
 
 
-def _from_json(body: bytes | bytearray) -> list[bytes]:
+def _from_json(request: Request, max_images: int) -> list[bytes]:
+    wanted = f'send {{"{FIELD}": [base64, ...]}}, 1 to {max_images} images, and nothing else'
+    # Every value but the outermost follows one of these; base64 has none of them.
+    if sum(request.body.count(mark) for mark in (b"{", b"[", b",")) > max_images + 1:
+        raise HttpError(400, wanted)
     try:
-        value = json.loads(body)
+        value = json.loads(request.body)
     except (ValueError, RecursionError) as error:
         raise HttpError(400, f"the body is not JSON: {error}") from error
     images = value.get(FIELD) if isinstance(value, dict) and len(value) == 1 else None
     if not isinstance(images, list):
-        raise HttpError(400, f'send {{"{FIELD}": [base64, ...]}} and nothing else')
+        raise HttpError(400, wanted)
     return [_from_base64(place, image) for place, image in enumerate(images)]
 
 
@@ -79,10 +88,13 @@ def _from_base64(place: int, text: Any) -> bytes:
         raise HttpError(400, f"{FIELD}[{place}] is not base64 text") from error
 
 
-def _from_form(request: Request) -> list[bytes]:
+def _from_form(request: Request, max_images: int) -> list[bytes]:
     """Return the files of a form (RFC 7578); every part must be called `images`."""
     header = _header("content-type", request.headers["content-type"])
     delimiter = b"--" + str(header.get_param("boundary", "")).encode("latin-1")
+    num_parts = request.body.count(b"\r\n" + delimiter)  # each is followed by one
+    if num_parts > max_images:
+        raise HttpError(400, f"send 1 to {max_images} images, not {num_parts}")
     first, *others = request.body.split(b"\r\n" + delimiter)
     begins = delimiter != b"--" and first.startswith(delimiter)
     if not (begins and others and others.pop().startswith(b"--")):
@@ -91,7 +103,7 @@ def _from_form(request: Request) -> list[bytes]:
 
 
 def _from_part(part: bytes | bytearray) -> bytes:
-    end = part.find(b"\r\n\r\n")
+    end = part.find(b"\r\n\r\n", 0, MAX_PART_HEAD)
     lines = part[: max(end, 0)].decode("latin-1").split("\r\n")
     named = [line for line in lines if line.lower().startswith("content-disposition:")]
     disposition = _header("content-disposition", named[0].partition(":")[2] if named else "")
