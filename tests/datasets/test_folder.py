@@ -47,6 +47,23 @@ def test_train_and_one_other_part_follow_the_protocol(make_folder, held_out, pro
     assert [len(split) for split in dataset.splits.values()] == sizes
 
 
+@pytest.mark.parametrize("val", ["valid", "validation", "dev", "Val"])
+def test_parts_go_by_the_names_they_have_in_tables(make_folder, val):
+    for part, count in {"Training": 6, val: 4, "testing": 2}.items():
+        folder = make_folder(f"photos/{part}", per_class=count)
+    dataset = load_dataset(folder.parent)
+    assert [len(split) for split in dataset.splits.values()] == [12, 8, 4]
+
+
+def test_what_lies_beside_the_parts_is_listed_as_ignored(make_folder):
+    for part in ("train", "test", "holdout", ".cache"):
+        folder = make_folder(f"photos/{part}", per_class=2).parent
+    (folder / "read me.txt").write_text("not an image")
+    report = check_folder(folder)
+    assert report.ignored == ["holdout", "read me.txt"]
+    assert report.num_images.keys() == {(p, c) for p in ("train", "test") for c in ("cat", "dog")}
+
+
 def test_a_class_may_be_called_train(make_folder):
     dataset = load_dataset(make_folder(classes=("ship", "test", "train")))
     assert dataset.class_names == ("ship", "test", "train")

@@ -33,7 +33,7 @@ class FolderReport:
     num_images: Counter[tuple[str, str]] = field(default_factory=Counter)  # by (part, class name)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # by (width, height)
     problems: list[Problem] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # files without the suffix of an image
+    ignored: list[str] = field(default_factory=list)  # files that are no images, unused folders
 
     @property
     def skipped(self) -> list[Problem]:
@@ -54,7 +54,7 @@ class FolderReport:
         for kind, is_skipped in PROBLEMS.items():
             found = [f"{bad.path}: {bad.detail}" for bad in self.problems if bad.kind == kind]
             lines += _list_some(f"{kind}, {'skipped' if is_skipped else 'kept'}", found)
-        return lines + _list_some("other files, ignored", self.ignored)
+        return lines + _list_some("other files and folders, ignored", self.ignored)
 
     def advice(self) -> list[str]:
         """Return what to do about a folder that teaches no classifier."""

@@ -1,7 +1,7 @@
 """Which image files there are, of which class and part: from folders, or from a table of paths.
 
 A folder holds one folder per class (`cat/1.png`, `cat/2024/1.png`), or `train`, `val` and `test`
-folders of those. A table is a .csv or .jsonl file with a path and a label in every row.
+folders of those, by any of their usual names. A table is a .csv or .jsonl file with a path and a label in every row.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from semmix._errors import SemmixError
 from semmix.datasets.folder_report import FolderReport, Problem
 from semmix.datasets.images import SUFFIXES
-from semmix.datasets.table import TABLE_SUFFIXES, read_table
+from semmix.datasets.table import PART_NAMES, TABLE_SUFFIXES, read_table
 
 PARTS = ("train", "val", "test")
 
@@ -63,9 +63,12 @@ def _listed_in_table(table: Path) -> list[ImageFile]:
 
 def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
     parts = _part_folders(report)
-    visited = {_identity(folder) for folder in (report.folder, *parts.values())}
-    for part, base in parts.items():
-        report.ignored += [printable(p.relative_to(report.folder)) for p in _loose(report, base)]
+    bases = [base for _, base in parts]
+    visited = {_identity(folder) for folder in (report.folder, *bases)}
+    if report.folder not in bases:
+        report.ignored += _shown(report, _beside_parts(report, bases))
+    for part, base in parts:
+        report.ignored += _shown(report, _loose(report, base))
         for class_folder in _subfolders(report, base):
             for path in _walk(report, class_folder, visited):
                 name = printable(path.relative_to(report.folder))
@@ -90,12 +93,28 @@ def _walk(report: FolderReport, folder: Path, visited: set[tuple[int, int]]) -> 
             yield path
 
 
-def _part_folders(report: FolderReport) -> dict[str, Path]:
-    folder = report.folder
+def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
+    """Return the folders of class folders, each with its part, train first."""
+    folders = _subfolders(report, report.folder)
+    named = [(PART_NAMES.get(folder.name.lower(), ""), folder) for folder in folders]
+    parts = [(part, folder) for name in PARTS for part, folder in named if part == name]
     # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
-    if not (folder / "train").is_dir() or not _holds_class_folders(report, folder / "train"):
-        return {"": folder}
-    return {part: folder / part for part in PARTS if (folder / part).is_dir()}
+    if not any(part == "train" and _holds_class_folders(report, base) for part, base in parts):
+        return [("", report.folder)]
+    return parts
+
+
+def _beside_parts(report: FolderReport, parts: list[Path]) -> list[Path]:
+    """Return the files and folders next to `train` that are no part."""
+    return [
+        path
+        for path in _entries(report, report.folder)
+        if path not in parts and not _is_hidden(path)
+    ]
+
+
+def _shown(report: FolderReport, paths: list[Path]) -> list[str]:
+    return [printable(path.relative_to(report.folder)) for path in paths]
 
 
 def _holds_class_folders(report: FolderReport, folder: Path) -> bool:

@@ -172,7 +172,9 @@ def _unusable(findings: dict[str, Any]) -> list[str]:
             f"{findings['num_unusable']} files cannot be used and are left out: {_some(named)}"
         )
     if findings["num_ignored"]:
-        lines.append(f"{findings['num_ignored']} other files are no images and are ignored")
+        lines.append(
+            f"{findings['num_ignored']} other files are no images, or in no part, and are ignored"
+        )
     return lines
 
 
