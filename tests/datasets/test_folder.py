@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -261,6 +262,20 @@ def test_copies_stay_on_one_side_of_the_split(make_folder):
     assert not pixels["train"] & (pixels["val"] | pixels["test"])
     assert not pixels["val"] & pixels["test"]
     assert min(len(dataset.val), len(dataset.test)) > 9
+
+
+def test_copies_across_ones_own_parts_stay_but_are_named(make_folder, capsys):
+    make_folder("photos/train", per_class=20)
+    folder = make_folder("photos/test", per_class=4, size=(16, 16)).parent
+    load_dataset(folder, size=8)
+    assert "copied" not in capsys.readouterr().out
+    for copy in ("train/cat/again.png", "test/dog/seen.png"):
+        shutil.copy(folder / "train" / "cat" / "000.png", folder / copy)
+    for limit in (None, 0):
+        load_dataset(folder, size=8, max_resident_gib=limit, strict=True)
+        printed = capsys.readouterr().out
+        assert "copied across parts, kept: 1" in printed
+        assert "train/cat/000.png: in train, its copy test/dog/seen.png in test" in printed
 
 
 def test_very_long_and_odd_names(make_folder):

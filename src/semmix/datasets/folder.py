@@ -60,17 +60,18 @@ def load_folder(
         found = gather(folder, size, strict, int(max_resident_gib * 2**30))
     else:
         found = gather_streamed(folder, size)
-    rows = divide(found, find_duplicates(found.images), protocol, seed)
-    return as_dataset(found, rows), found.report
+    duplicates = find_duplicates(found.images)
+    found.report.problems += _copied_across_parts(found, duplicates)
+    return as_dataset(found, divide(found, duplicates, protocol, seed)), found.report
 
 
 def divide(
     found: Gathered, duplicates: Duplicates, protocol: str = "code", seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Return the rows of train, val and test; copies of an image are never on two sides.
+    """Return the rows of train, val and test; copies of an image are not put on two sides.
 
-    A folder's own parts are used as they are; where there is only one beside train, it is the test
-    part, and the protocol says where val comes from.
+    A folder's own parts are used as they are, copies included; where there is only one beside
+    train, it is the test part, and the protocol says where val comes from.
     """
     own = {part: found.rows(part) for part in found.parts}
     if not own.keys() & {"", "train"}:
@@ -95,6 +96,23 @@ def divide(
         train = own["train"]
         val, test = held_out_of(other, [len(other) // 2], 1.0)
     return {"train": train, "val": val, "test": test}
+
+
+def across_parts(found: Gathered, duplicates: Duplicates) -> list[list[int]]:
+    """Return the sets of near copies that lie in more than one of the folder's own parts."""
+    return [
+        rows
+        for rows in duplicates.sets(duplicates.near)
+        if len({found.files[row].part for row in rows}) > 1
+    ]
+
+
+def _copied_across_parts(found: Gathered, duplicates: Duplicates) -> Iterator[Problem]:
+    for rows in across_parts(found, duplicates):
+        first, *others = (found.files[row] for row in rows)
+        copy = next(file for file in others if file.part != first.part)
+        detail = f"in {first.part}, its copy {copy.name} in {copy.part}"
+        yield Problem(first.name, "copied across parts", detail)
 
 
 def as_dataset(found: Gathered, rows: dict[str, torch.Tensor]) -> Dataset:

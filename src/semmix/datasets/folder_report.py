@@ -11,6 +11,7 @@ PROBLEMS = {
     "truncated": True,
     "too large": True,
     "animated": True,
+    "copied across parts": False,
     "warning": False,
 }
 LISTED_PER_KIND = 5

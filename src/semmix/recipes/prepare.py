@@ -24,7 +24,7 @@ from semmix.datasets import Dataset, load_dataset
 from semmix.datasets.config import DatasetConfig
 from semmix.datasets.dataset import Parts
 from semmix.datasets.duplicates import Duplicates, find_duplicates
-from semmix.datasets.folder import Gathered, as_dataset, divide, gather
+from semmix.datasets.folder import Gathered, across_parts, as_dataset, divide, gather
 from semmix.datasets.folder_report import FolderReport
 from semmix.datasets.images import BadImageError, read_stored_size
 from semmix.datasets.listing import ImageFile, list_images
@@ -116,7 +116,7 @@ def describe(
         "in_two_classes": _named(
             [rows for rows in near if len({found.files[row].class_name for row in rows}) > 1], names
         ),
-        "across_parts": _named(_across_parts(near, rows), names),
+        "across_parts": _named(across_parts(found, copies), names),
         "quick_check": {
             "num_images": opinion.num_images,
             "accuracy": opinion.accuracy,
@@ -230,12 +230,6 @@ def _check_classes(found: Gathered) -> None:
     if len(found.class_names) < 2:
         fix = "give two class folders at least, each with images of one kind"
         raise SemmixError("a classifier needs two classes", ", ".join(found.class_names), fix)
-
-
-def _across_parts(near: list[list[int]], rows: dict[str, Tensor]) -> list[list[int]]:
-    """Return the sets of copies that lie in more than one split: only a person's own can."""
-    part_of = {row: part for part, members in rows.items() for row in members.tolist()}
-    return [members for members in near if len({part_of[row] for row in members}) > 1]
 
 
 def _named(sets: list[list[int]], names: list[str]) -> list[list[str]]:
