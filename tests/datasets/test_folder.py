@@ -229,7 +229,9 @@ def test_class_without_training_images(make_folder):
 
 def test_one_image_over_the_memory_limit_is_enough(make_folder, monkeypatch):
     monkeypatch.setattr("semmix.datasets.folder.MAX_TOTAL_BYTES", 1000)
-    with pytest.raises(SemmixError, match="give a smaller size"):
+    with pytest.raises(
+        SemmixError, match=r"more than 1000 bytes of memory: 8 x 8 .*\n.*give a smaller size"
+    ):
         load_dataset(make_folder())
     assert load_dataset(make_folder("small"), size=4).image_shape == (3, 4, 4)
 

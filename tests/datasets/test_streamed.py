@@ -51,6 +51,17 @@ def test_what_fits_is_read_into_memory(make_folder):
         assert isinstance(dataset.train.images, torch.Tensor) is resident
 
 
+def test_one_colour_image_counts_for_all_and_grey_ones_for_themselves(make_folder):
+    folder = make_folder(per_class=10)
+    files = sorted(folder.glob("*/*.png"))
+    for path in files[:-1]:
+        Image.open(path).convert("L").save(path)
+    limit = (20 * 8 * 8 * 3 - 1) / 2**30
+    assert isinstance(load_dataset(folder, max_resident_gib=limit).train.images, StreamedImages)
+    Image.open(files[-1]).convert("L").save(files[-1])
+    assert isinstance(load_dataset(folder, max_resident_gib=limit).train.images, torch.Tensor)
+
+
 def test_unusable_files_are_named(make_folder):
     folder = make_folder(per_class=10)
     (folder / "cat" / "004.png").write_bytes(b"")

@@ -1,6 +1,7 @@
 """Any folder or table of images, with a report of every file that could not be used."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def load_folder(
     """
     if max_resident_gib is None:
         found = gather(folder, size, strict)
-    elif _decoded_bytes(folder, size) <= max_resident_gib * 2**30:
+    elif _fits(folder, size, max_resident_gib * 2**30):
         found = gather(folder, size, strict, int(max_resident_gib * 2**30))
     else:
         found = gather_streamed(folder, size)
@@ -189,11 +190,14 @@ def _gathered(images: torch.Tensor, files: list[ImageFile], report: FolderReport
     return Gathered(Split(images, labels), files, class_names, report)
 
 
-def _decoded_bytes(folder: Path, size: int | None) -> int:
-    """Return how much memory the images need if all are like the first one that can be read."""
+def _fits(folder: Path, size: int | None, max_bytes: float) -> bool:
+    """Return whether the decoded images fit; one in colour makes all take three channels."""
     files = list_images(FolderReport(Path(folder)))
     first = next(_readable(files, size), None)
-    return 0 if first is None else len(files) * first.nbytes
+    num_pixels = 0 if first is None else len(files) * math.prod(first.shape[:2])
+    if num_pixels <= max_bytes < 3 * num_pixels:  # only if all are grey; telling takes long
+        return num_pixels * _common_shape(files, size)[0] <= max_bytes
+    return num_pixels <= max_bytes
 
 
 def _common_shape(files: list[ImageFile], size: int | None) -> tuple[int, int, int]:
@@ -254,10 +258,18 @@ def _check_fits(
         )
     if len(pixels) * image.nbytes > max_bytes:
         raise SemmixError(
-            f"the images take more than {max_bytes / 2**30:.0f} GiB of memory",
+            f"the images take more than {_show_bytes(max_bytes)} of memory",
             f"{width} x {height} pixels each",
             "give a smaller size",
         )
+
+
+def _show_bytes(num: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if num < 1024:
+            return f"{num:.4g} {unit}"
+        num /= 1024
+    return f"{num:.4g} GiB"
 
 
 def _stack(pixels: list[np.ndarray]) -> torch.Tensor:
