@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from semmix import SemmixError
 from semmix._files import write_json, write_tensors
 from semmix.classifiers import classifier
 from semmix.cli import main
-from semmix.deploy import Caution, export_model, load_model
+from semmix.deploy import Caution, Model, export_model, load_model
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.images import read_image
 from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
@@ -175,19 +176,45 @@ def test_card_tells_what_was_measured(model_folder):
         assert diagram.width > 500
 
 
-def test_the_cards_program_runs(model_folder, model, image_files, tmp_path):
-    """As a stranger would: the ten lines of the card, in the model's folder, without semmix."""
-    (code,) = re.findall(
-        r"```python\n(.*?)```", (model_folder / "README.md").read_text(), re.DOTALL
-    )
-    folder = shutil.copytree(model_folder, tmp_path / "model")
-    shutil.copy(image_files[0], folder / "image.png")
+def odd_pictures(digit: Image.Image) -> dict[str, Image.Image]:
+    """Return the digit as those send it whose files are not plain grey."""
+    clear = Image.new("RGBA", digit.size, (200, 30, 90))
+    clear.putalpha(digit)
+    palette = digit.quantize(16)
+    palette.info["transparency"] = 0
+    random = np.random.default_rng(0)
+    return {
+        "plain": digit,
+        "transparent": clear,
+        "grey with alpha": Image.merge("LA", (digit, digit)),
+        "palette with a clear colour": palette,
+        "16 bit": Image.fromarray(np.asarray(digit).astype(np.uint16) * 257),
+        "coloured, not square": Image.fromarray(random.integers(0, 256, (12, 9, 3), np.uint8)),
+        "black and white": digit.convert("1"),
+    }
+
+
+def check_card(folder: Path, model: Model, kind: str) -> None:
+    """Run the card's program as a stranger would: in the model's folder, without semmix."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     command = [sys.executable, "-c", f"import sys; sys.modules['semmix'] = None\n{code}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     name, confidence = done.stdout.split()
-    (answer,) = model.predict(read_image(image_files[0], model.image_shape)[None])
-    assert name == answer.class_name
-    assert float(confidence) == pytest.approx(answer.confidence, abs=1e-4)
+    (answer,) = model.predict(read_image(folder / "image.png", model.image_shape)[None])
+    assert name == answer.class_name, kind
+    assert float(confidence) == pytest.approx(answer.confidence, abs=1e-4), kind
+
+
+def test_the_cards_program_answers_as_predict_does(model_folder, model, image_files, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    digit = Image.open(image_files[0])
+    for kind, picture in odd_pictures(digit).items():
+        picture.save(folder / "image.png")
+        check_card(folder, model, kind)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    digit.resize((300, 200)).save(folder / "image.png", "JPEG", exif=exif)
+    check_card(folder, model, "photograph")
 
 
 def test_export_command_looks_at_the_source(run, tmp_path, capsys):

@@ -24,8 +24,19 @@ from PIL import Image, ImageOps
 
 facts = json.load(open("model.json"))
 session = onnxruntime.InferenceSession("model.onnx")
-image = ImageOps.exif_transpose(Image.open("image.png")).convert("{mode}")
-pixels = np.asarray(ImageOps.fit(image, ({size}, {size}), Image.Resampling.BICUBIC), np.uint8)
+
+# Images are prepared as for training: upright, 16-bit grey in 8 bits, on white, scaled and cropped.
+image = Image.open("image.png")
+image.draft(None, ({twice}, {twice}))  # lets a JPEG decoder skip detail
+image = ImageOps.exif_transpose(image)
+if image.mode.startswith("I"):
+    image = Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+if "A" in image.mode or "transparency" in image.info:
+    white = Image.new("RGBA", image.size, "white")
+    image = Image.alpha_composite(white, image.convert("RGBA"))
+image = ImageOps.fit(image.convert("RGB"), ({size}, {size}), Image.Resampling.BICUBIC)
+pixels = np.asarray(image.convert("{mode}"))
+
 images = pixels.reshape(1, {size}, {size}, {channels}).transpose(0, 3, 1, 2)  # any batch size
 probabilities, logits, ood_score = session.run(None, {{"images": np.ascontiguousarray(images)}})
 print(facts["class_names"][probabilities[0].argmax()], probabilities[0].max())
@@ -132,7 +143,7 @@ def _usage(facts: dict[str, Any]) -> Iterator[str]:
     if facts["opset"]:
         mode = "RGB" if channels == 3 else "L"
         yield f"\nWithout it (ONNX opset {facts['opset']}):\n"
-        yield RUN_ONNX.format(mode=mode, size=size, channels=channels)
+        yield RUN_ONNX.format(mode=mode, size=size, twice=2 * size, channels=channels)
     yield ""
     yield (
         "`model.pt2` is the same program for `torch.export.load`. Both take uint8 pixels "
