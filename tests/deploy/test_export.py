@@ -181,14 +181,14 @@ def odd_pictures(digit: Image.Image) -> dict[str, Image.Image]:
     clear = Image.new("RGBA", digit.size, (200, 30, 90))
     clear.putalpha(digit)
     palette = digit.quantize(16)
-    palette.info["transparency"] = 0
+    palette.info["transparency"] = palette.getpixel((0, 0))
     random = np.random.default_rng(0)
     return {
         "plain": digit,
         "transparent": clear,
         "grey with alpha": Image.merge("LA", (digit, digit)),
         "palette with a clear colour": palette,
-        "16 bit": Image.fromarray(np.asarray(digit).astype(np.uint16) * 257),
+        "16 bit": Image.fromarray(np.asarray(digit).astype(np.uint16) * 200),
         "coloured, not square": Image.fromarray(random.integers(0, 256, (12, 9, 3), np.uint8)),
         "black and white": digit.convert("1"),
     }
