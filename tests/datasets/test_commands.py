@@ -3,6 +3,8 @@
 import hashlib
 import io
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -87,7 +89,16 @@ def test_check_finds_damage(npz, tmp_path):
         check_data(DataCheckConfig(name="cifar10", root=root))
 
 
-def test_get_downloads_imports_and_cleans_up(small_cifar10, monkeypatch, tmp_path):
+class SlowHandler(SimpleHTTPRequestHandler):
+    def do_GET(self):
+        self.server.paths.append(self.path)
+        time.sleep(0.2)
+        super().do_GET()
+
+
+@pytest.fixture
+def server(small_cifar10, monkeypatch, tmp_path):
+    """A server that the catalogue's CIFAR-10 is downloaded from; `paths` were asked for."""
     entry, train, test = small_cifar10
     served = tmp_path / "served"
     served.mkdir()
@@ -100,19 +111,42 @@ def test_get_downloads_imports_and_cleans_up(small_cifar10, monkeypatch, tmp_pat
             archive.addfile(member, io.BytesIO(records.tobytes()))
     md5 = hashlib.md5((served / "cifar.tar.gz").read_bytes()).hexdigest()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    handler = partial(SimpleHTTPRequestHandler, directory=served)
+    handler = partial(SlowHandler, directory=served)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.paths = []
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/cifar.tar.gz"
         monkeypatch.setitem(CATALOG, "cifar10", replace(entry, downloads=(Download(url, md5),)))
-        root = tmp_path / "data"
-        get_data(DataGetConfig(name="cifar10", root=root))
-        get_data(DataGetConfig(name="cifar10", root=root))
+        yield server
         server.shutdown()
         thread.join()
-    assert load_dataset("cifar10", root=root).test.digest == test.digest
+
+
+def test_get_downloads_imports_and_cleans_up(small_cifar10, server, tmp_path):
+    root = tmp_path / "data"
+    get_data(DataGetConfig(name="cifar10", root=root))
+    get_data(DataGetConfig(name="cifar10", root=root))
+    assert load_dataset("cifar10", root=root).test.digest == small_cifar10[2].digest
+    assert server.paths == ["/cifar.tar.gz"]
     assert not list(root.glob("downloads/*"))
+
+
+def test_of_two_downloads_at_once_the_second_waits(server, tmp_path, capsys):
+    configs = [DataGetConfig(name="cifar10", root=tmp_path / "data")] * 2
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(get_data, configs))
+    assert folders == [tmp_path / "data" / "cifar10"] * 2
+    assert server.paths == ["/cifar.tar.gz"]
+    printed = capsys.readouterr().out
+    assert "waiting for another process" in printed
+    assert "already in" in printed
+
+
+def test_get_into_a_folder_that_cannot_be_made(server, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SemmixError, match="cannot write"):
+        get_data(DataGetConfig(name="cifar10", root=tmp_path / "file"))
 
 
 def test_list_shows_what_is_here(npz, tmp_path, capsys):

@@ -106,6 +106,12 @@ def test_wrong_md5_is_refused_and_not_kept(server, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_part_file_that_someone_took_away(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.replace", lambda *_: (tmp_path / "gone").stat())
+    with pytest.raises(SemmixError, match=r"could not download .* No such file"):
+        fetch(download_from(server), tmp_path)
+
+
 def test_absent_file(server, tmp_path):
     server.status = 404
     with pytest.raises(SemmixError, match="HTTP status 404"):

@@ -8,7 +8,7 @@ from tyro.conf import Positional
 
 from semmix._progress import say
 from semmix.datasets.catalog import CATALOG, Entry, find_entry, read_source, verify_parts
-from semmix.datasets.download import fetch
+from semmix.datasets.download import fetch, taking_turns
 from semmix.datasets.folder import check_folder
 from semmix.datasets.listing import looks_like_path
 from semmix.datasets.store import data_root, is_stored, load_parts, save_parts
@@ -70,11 +70,20 @@ def get_data(config: DataGetConfig) -> Path:
     entry, root = find_entry(config.name), data_root(config.root)
     if is_stored(entry.name, root):
         return _already_here(entry, root)
+    lock = root / "downloads" / f"{entry.name}.lock"
+    with taking_turns(lock):
+        if is_stored(entry.name, root):  # by the process that we waited for
+            return _already_here(entry, root)
+        _download(entry, root)
+        lock.unlink(missing_ok=True)  # whoever waits for it will find the data set
+    return root / entry.name
+
+
+def _download(entry: Entry, root: Path) -> None:
     folder = root / "downloads" / entry.name
     files = [fetch(download, folder) for download in entry.downloads]
     _import(entry, files[0] if len(files) == 1 else folder, root)
     shutil.rmtree(folder)
-    return root / entry.name
 
 
 def import_data(config: DataImportConfig) -> Path:

@@ -1,15 +1,18 @@
 """Download with resume: what has arrived is kept, whatever ends the attempt."""
 
+import contextlib
+import fcntl
 import hashlib
 import http.client
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from semmix._errors import SemmixError
-from semmix._progress import progress
+from semmix._progress import progress, say
 from semmix.datasets.catalog import Download
 
 BLOCK = 2**18
@@ -18,26 +21,56 @@ TIMEOUT_SECONDS = 30
 NUM_ATTEMPTS = 4
 
 
+@contextlib.contextmanager
+def taking_turns(lock: Path) -> Iterator[None]:
+    """Wait until no other process holds `lock`; the system takes it from one that dies."""
+    with _open_lock(lock) as file:
+        _wait_for_turn(file)
+        yield
+
+
+def _open_lock(lock: Path) -> BinaryIO:
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return open(lock, "ab")
+    except OSError as error:
+        fix = "choose a writable folder with --root"
+        raise SemmixError(f"cannot write {lock}", error.strerror, fix) from error
+
+
+def _wait_for_turn(file: BinaryIO) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for another process that holds {file.name}")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # some network file systems have no locks; the MD5 still finds mixed-up bytes
+        pass
+
+
 def fetch(download: Download, folder: Path) -> Path:
     """Return the path of the downloaded file, whole and of the right MD5."""
     path = folder / download.file_name
-    if path.exists() and _md5(path) == download.md5:
-        return path
     partial = path.with_name(f"{path.name}.part")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _fetch_rest(download, partial)
+        if not path.exists() or _md5(path) != download.md5:
+            folder.mkdir(parents=True, exist_ok=True)
+            _fetch_rest(download, partial)
+            _check_whole(download, partial)
+            os.replace(partial, path)
+        return path
     except urllib.error.HTTPError as error:
         raise _failed(download, f"HTTP status {error.code}", partial) from error
     except (OSError, http.client.HTTPException) as error:
         raise _failed(download, error, partial) from error
+
+
+def _check_whole(download: Download, partial: Path) -> None:
     seen = _md5(partial)
     if seen != download.md5:
         partial.unlink()
         fix = f"{download.md5} is expected; run the command again, or import the file yourself"
         raise SemmixError(f"{download.file_name} is damaged", f"MD5 {seen}", fix)
-    os.replace(partial, path)
-    return path
 
 
 def _failed(download: Download, why: object, partial: Path) -> SemmixError:
