@@ -1,16 +1,18 @@
 """The threshold: least cost on validation, judged on test, said plainly."""
 
+import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 
 from semmix import SemmixError
-from semmix.calibration import TopLabel
+from semmix.calibration import TemperatureScaler, TopLabel, top_label
 from semmix.cli import main
 from semmix.deploy.measured import estimate_mean
-from semmix.deploy.threshold import Costs, best_threshold, judge, judge_policies
+from semmix.deploy.threshold import Costs, best_threshold, judge, judge_policies, show_threshold
 
 
 def honest(num: int, seed: int) -> TopLabel:
@@ -81,6 +83,30 @@ def test_an_empty_threshold_has_no_error_rate():
     assert math.isnan(policy.error["value"])
 
 
+@pytest.mark.parametrize(
+    ("threshold", "shown"),
+    [
+        (0.85994, "0.8599"),
+        (0.0, "0.0000"),
+        (0.9995876, "0.99959"),  # 0.9996 would leave out the last image
+        (0.99995, "0.99995"),
+        (0.9999999, "0.9999999"),
+        (math.inf, "never"),
+    ],
+)
+def test_thresholds_are_shown_in_as_many_digits_as_they_need(threshold, shown):
+    confidence = np.array([0.3, 0.9, 0.999592])
+    assert show_threshold(confidence, threshold) == shown
+
+
+def test_a_threshold_shown_answers_the_same_images():
+    random = np.random.default_rng(0)
+    confidence = 1 - 10.0 ** -random.uniform(0, 12, 500)
+    for low, high in itertools.pairwise(np.sort(confidence)):
+        shown = float(show_threshold(confidence, (low + high) / 2))
+        assert low < shown <= high
+
+
 @pytest.mark.parametrize(("wrong", "ask"), [(0, 1), (-1, 1), (1, 0), (math.inf, 1), (1, math.nan)])
 def test_impossible_costs_are_refused(wrong, ask):
     with pytest.raises(SemmixError, match="positive"):
@@ -94,7 +120,8 @@ def test_command_on_a_run(capsys, run, tmp_path):
     said = capsys.readouterr().out
     value = json.loads(out.read_text())
     chosen, ideal, answer, ask = value["policies"]
-    assert f"--abstain {chosen['threshold']:.4f}" in said
+    (level,) = re.findall(r"--abstain (\S+)", said)
+    assert float(level) == pytest.approx(chosen["threshold"], abs=1e-4)
     assert "always ask" in said
     assert ideal["threshold"] == pytest.approx(0.9)
     assert chosen["cost"]["value"] < min(answer["cost"]["value"], ask["cost"]["value"])
@@ -112,3 +139,25 @@ def test_command_on_logits_from_elsewhere(capsys, tmp_path):
     np.savez(tmp_path / "val.npz", logits=logits + 0.1, labels=labels[::-1])
     assert main([*words, "--val", str(tmp_path / "val.npz")]) == 0
     assert "asking always is cheapest" in capsys.readouterr().out
+
+
+def test_what_is_said_of_very_sure_networks_can_be_used(capsys, tmp_path):
+    """Most confidences would round to 1: each threshold said answers what its figures count."""
+    random = np.random.default_rng(1)
+    parts = {}
+    for name in ("val", "test"):
+        margins = random.uniform(0, 12, 2000)
+        labels = (random.random(2000) > 1 / (1 + np.exp(-margins))).astype(int)
+        parts[name] = np.stack([margins, np.zeros(2000)], 1), labels
+        np.savez(tmp_path / f"{name}.npz", logits=parts[name][0], labels=labels)
+    files = [tmp_path / name for name in ("test.npz", "val.npz", "choice.json")]
+    words = ["choose", files[0], "--val", files[1], "--out", files[2]]
+    assert main([*map(str, words), "--cost-wrong", "30000", "--cost-ask", "1"]) == 0
+    said = capsys.readouterr().out
+    chosen, ideal, *_ = json.loads(files[2].read_text())["policies"]
+    scaled = TemperatureScaler().fit(*parts["val"]).transform(parts["test"][0])
+    confidence = top_label(scaled, parts["test"][1]).confidence
+    for before, policy in (("--abstain ", chosen), ("1/30000 = ", ideal)):
+        (level,) = re.findall(rf"{before}(0\.\d+)", said)
+        assert np.mean(confidence >= float(level)) == pytest.approx(policy["coverage"]["value"])
+    assert f"{level} is safer" in said

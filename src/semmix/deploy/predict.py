@@ -121,7 +121,7 @@ def outcome(row: Row) -> str:
 def _summary(tally: Counter[str], num: int, caution: Caution, seconds: float) -> str:
     parts = [f"{tally['answered']:,} answered"]
     if caution.abstain:
-        parts.append(f"{tally['asked']:,} to ask (confidence below {caution.abstain:g})")
+        parts.append(f"{tally['asked']:,} to ask (confidence below {caution.abstain})")
     parts.append(f"{tally['warned']:,} unlike the training images")
     if tally["failed"]:
         parts.append(f"{tally['failed']:,} could not be read")

@@ -7,8 +7,9 @@ answered rightly. The threshold is chosen on validation images and judged on tes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from semmix._progress import say
 from semmix.calibration import TemperatureScaler, TopLabel, top_label
 from semmix.deploy.measured import Estimate, estimate, estimate_mean
 from semmix.evaluate import EvaluateConfig, load_samples
+
+Show = Callable[[float], str]
 
 FEW_ERRORS = 5
 """With fewer wrong validation answers above the threshold, chance has chosen it."""
@@ -78,7 +81,8 @@ def choose_command(command: Choose) -> None:
     val, test, notes = _read(command)
     threshold = best_threshold(val, costs)
     policies = judge_policies(test, costs, threshold)
-    for line in [*notes, "", *_table(policies), "", *_words(policies, costs, val)]:
+    show = partial(show_threshold, np.concatenate([val.confidence, test.confidence]))
+    for line in [*notes, "", *_table(policies, show), "", *_words(policies, costs, val, show)]:
         say(line)
     if command.out:
         write_json(command.out, {"costs": asdict(costs), "policies": list(map(_json, policies))})
@@ -134,6 +138,20 @@ def judge(test: TopLabel, costs: Costs, name: str, threshold: float) -> Policy:
     )
 
 
+def show_threshold(confidence: np.ndarray, threshold: float) -> str:
+    """Return the threshold in as few digits, four or more, as answer the same images.
+
+    Those of the given confidences, and one surer than all: no threshold below 1 is shown as 1.
+    """
+    if math.isinf(threshold):
+        return "never"
+    seen = np.append(confidence, np.nextafter(1.0, 0.0))
+    answered = seen >= threshold
+    texts = (f"{threshold:.{digits}f}" for digits in range(4, 17))
+    same = (text for text in texts if np.array_equal(seen >= float(text), answered))
+    return next(same, repr(threshold))
+
+
 def _read(command: Choose) -> tuple[TopLabel, TopLabel, list[str]]:
     """Return validation and test after the temperature, and what was read."""
     config = EvaluateConfig(path=command.source, val=command.val)
@@ -148,11 +166,11 @@ def _read(command: Choose) -> tuple[TopLabel, TopLabel, list[str]]:
     return tops[0], tops[1], [*notes, *(f"warning: {warning}" for warning in warnings)]
 
 
-def _table(policies: list[Policy]) -> Iterator[str]:
+def _table(policies: list[Policy], show: Show) -> Iterator[str]:
     yield f"{'on test':15} {'answer from':>11}  {'answered %':24} {'wrong %':22} cost per image"
     for policy in policies:
         shares = f"{_show(policy.coverage, 100):24} {_show(policy.error, 100):22}"
-        level = "never" if math.isinf(policy.threshold) else f"{policy.threshold:.4f}"
+        level = show(policy.threshold)
         yield f"{policy.name:15} {level:>11}  {shares} {_show(policy.cost, 1)}"
 
 
@@ -164,7 +182,7 @@ def _show(value: Estimate, scale: float) -> str:
     return f"{middle} [{low}, {high}]"
 
 
-def _words(policies: list[Policy], costs: Costs, val: TopLabel) -> Iterator[str]:
+def _words(policies: list[Policy], costs: Costs, val: TopLabel, show: Show) -> Iterator[str]:
     chosen, honest, always, _ = policies
     num_val = len(val.confidence)
     yield f"Chosen on {num_val:,} validation images; brackets are 95 % bootstrap intervals on test."
@@ -174,10 +192,8 @@ def _words(policies: list[Policy], costs: Costs, val: TopLabel) -> Iterator[str]
     if chosen.threshold == 0:
         yield "At these costs, answering always is cheapest: a question costs more than it saves."
         return
-    yield (
-        f"Answer from confidence {chosen.threshold:.4f} on: semmix predict MODEL IMAGES --abstain "
-        f"{chosen.threshold:.4f}"
-    )
+    level = show(chosen.threshold)
+    yield f"Answer from confidence {level} on: semmix predict MODEL IMAGES --abstain {level}"
     yield (
         f"It answers {100 * chosen.coverage['value']:.1f} % of the images and is wrong in "
         f"{100 * chosen.error['value']:.2f} % of its answers; answering always would be wrong in "
@@ -186,9 +202,10 @@ def _words(policies: list[Policy], costs: Costs, val: TopLabel) -> Iterator[str]
     yield _saving(chosen)
     yield (
         f"Were the confidences perfectly honest, the threshold would be 1 - {costs.ask:g}/"
-        f"{costs.wrong:g} = {honest.threshold:.4f}: the closer, the better calibrated."
+        f"{costs.wrong:g} = {show(honest.threshold)}: the closer, the better calibrated."
     )
-    yield from _doubt(val, chosen.threshold, honest.threshold)
+    safer = show(max(chosen.threshold, honest.threshold))
+    yield from _doubt(val, chosen.threshold, safer)
 
 
 def _saving(chosen: Policy) -> str:
@@ -199,14 +216,13 @@ def _saving(chosen: Policy) -> str:
     return f"It saves {numbers}{'' if saving['low'] > 0 else ', that is, it loses'}."
 
 
-def _doubt(val: TopLabel, threshold: float, honest: float) -> Iterator[str]:
+def _doubt(val: TopLabel, threshold: float, safer: str) -> Iterator[str]:
     """Yield a warning where so few validation answers were wrong that chance chose."""
     num_wrong = int((1 - val.correct)[val.confidence >= threshold].sum())
     if num_wrong < FEW_ERRORS:
         yield (
             f"warning: only {num_wrong} of the validation answers from there on were wrong, too "
-            f"few to choose by; {max(threshold, honest):.4f} is safer, more validation images "
-            "better"
+            f"few to choose by; {safer} is safer, more validation images better"
         )
 
 
