@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import struct
 import tarfile
 import zipfile
@@ -60,12 +61,18 @@ def records(split, num_label_bytes):
     return np.concatenate([labels, split.images.flatten(1).numpy()], 1)
 
 
-def write_tar(path, files):
-    with tarfile.open(path, "w:gz") as archive:
+def tar_bytes(files):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def write_tar(path, files):
+    path.write_bytes(gzip.compress(tar_bytes(files)))
     return path
 
 
@@ -320,6 +327,42 @@ def test_damaged_archives(cifar10, tmp_path):
         read_source(entry, tmp_path / "noise.bin")
     with pytest.raises(SemmixError, match="no such file"):
         read_source(entry, tmp_path / "absent.tgz")
+
+
+def test_a_damaged_xz_archive(cifar10, tmp_path):
+    entry, train, test = cifar10
+    whole = lzma.compress(tar_bytes(binary_files(train, test)))
+    half = len(whole) // 2
+    (tmp_path / "bad.tar.xz").write_bytes(whole[:half] + bytes(50) + whole[half + 50 :])
+    with pytest.raises(SemmixError, match="cannot read"):
+        read_source(entry, tmp_path / "bad.tar.xz")
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "value", "message"),
+    [
+        (6, 8, 1, "is encrypted"),
+        (8, 10, 99, "compression method is not supported"),
+        (4, 6, 99, "zip file version 9.9"),
+    ],
+)
+def test_zips_that_python_cannot_unpack(tmp_path, local, central, value, message):
+    source = write_zip(tmp_path / "data.npz", {"train_images.npy": b"numbers"})
+    data = bytearray(source.read_bytes())
+    data[data.find(b"PK\1\2") + central] = data[data.find(b"PK\3\4") + local] = value
+    source.write_bytes(data)
+    with pytest.raises(SemmixError, match=rf"{message}.*\n.*unpack it"):
+        read_source(CIFAR10, source)
+
+
+@pytest.mark.parametrize("shape", [(10**13,), (10**30,), (-1,), (2**62, 2**62)])
+def test_an_array_that_claims_more_than_there_is(tmp_path, shape):
+    file = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    source = write_zip(tmp_path / "huge.npz", {"train_images.npy": file.getvalue()})
+    with pytest.raises(SemmixError, match="a plain NumPy array"):
+        read_source(CIFAR10, source)
 
 
 @pytest.mark.parametrize("entry", CATALOG.values(), ids=list(CATALOG))

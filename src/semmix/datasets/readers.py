@@ -66,8 +66,9 @@ def _png_rows(tree: Tree, name: str) -> np.ndarray:
 
 
 def _json_labels(tree: Tree, name: str) -> np.ndarray:
+    data = tree.read_file(name)
     try:
-        return np.array(json.loads(tree.read_file(name)), dtype=np.int64)
+        return np.array(json.loads(data), dtype=np.int64)
     except (ValueError, TypeError) as error:
         raise _wrong(tree, f"{name}: {error}", "a JSON list of numbers") from error
 
@@ -86,10 +87,11 @@ def read_arrays(tree: Tree) -> Parts:
 
 
 def _array(tree: Tree, name: str) -> np.ndarray:
+    data = io.BytesIO(tree.read_file(f"{name}.npy"))
     try:
-        data = io.BytesIO(tree.read_file(f"{name}.npy"))
         return np.lib.format.read_array(data, allow_pickle=False)
-    except ValueError as error:
+    # Headers that are damaged, or claim more than there is, make NumPy raise nearly every type.
+    except Exception as error:
         raise _wrong(tree, f"{name}: {error}", "a plain NumPy array") from error
 
 

@@ -4,6 +4,7 @@ Nothing is ever unpacked to disk, so a hostile archive has no path to escape by.
 """
 
 import contextlib
+import lzma
 import os
 import tarfile
 import zipfile
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from semmix._errors import SemmixError
 
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError)
+DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,31 @@ def _open(path: Path, stack: contextlib.ExitStack) -> Tree:
     if path.is_dir():
         return Tree(path, sorted(_walk(path)), lambda name: (path / name).read_bytes())
     if zipfile.is_zipfile(path):
-        archive = stack.enter_context(zipfile.ZipFile(path))
-        return Tree(path, archive.namelist(), archive.read)
+        return _open_zip(path, stack)
     if tarfile.is_tarfile(path):
         return _open_tar(path, stack.enter_context(tarfile.open(path)))
     raise SemmixError("neither a folder nor an archive", path, "give a folder, .zip, .tgz or .npz")
+
+
+def _open_zip(path: Path, stack: contextlib.ExitStack) -> Tree:
+    with _refusals(path):
+        archive = stack.enter_context(zipfile.ZipFile(path))
+
+    def read(name: str) -> bytes:
+        with _refusals(path):
+            return archive.read(name)
+
+    return Tree(path, archive.namelist(), read)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Answer what `zipfile` cannot do: passwords, other methods of packing, odd names."""
+    try:
+        yield
+    except (RuntimeError, UnicodeDecodeError) as error:  # also NotImplementedError
+        fix = "unpack it with the program that packed it, and import the folder"
+        raise SemmixError(f"cannot read {path}", error, fix) from error
 
 
 def _open_tar(path: Path, archive: tarfile.TarFile) -> Tree:
