@@ -16,6 +16,7 @@ from semmix._device import pick_device, rank_and_world
 from semmix._errors import SemmixError
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
+from semmix.annotate.annotation import UNSCALED_SCHEMES
 from semmix.datasets.config import DatasetConfig
 from semmix.deploy import export_model
 from semmix.encoders import load_encoder
@@ -23,6 +24,7 @@ from semmix.export import export_folder, export_parquet
 from semmix.generators import load_generator
 from semmix.generators.official import convert_checkpoint
 from semmix.labels import lambda_grid
+from semmix.methods import method_class
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
 from semmix.report.diagnosis import judge_images, write_diagnosis
@@ -275,12 +277,17 @@ def export_command(command: Export) -> None:
 
 def _refuse_options(command: Export, what: str, options: tuple[str, ...]) -> None:
     """Raise the error for options that make no sense for this source."""
-    defaults = {field.name: field.default for field in fields(Export)}
-    given = [name for name in options if getattr(command, name) != defaults[name]]
+    given = _given(command, options)
     if given:
-        seen = ", ".join(f"{name}={getattr(command, name)}" for name in given)
         fix = "leave these options out, or name another source"
-        raise SemmixError(f"{command.source} is {what}, which these do not fit", seen, fix)
+        raise SemmixError(f"{command.source} is {what}, which these do not fit", given, fix)
+
+
+def _given(command: Export | Train, options: tuple[str, ...]) -> str:
+    """Return those of the options that are not as by default, with their values."""
+    defaults = {field.name: field.default for field in fields(command)}
+    values = {name: getattr(command, name) for name in options}
+    return ", ".join(f"{name}={v}" for name, v in values.items() if v != defaults[name])
 
 
 def _export_mixsets(command: Export) -> None:
@@ -321,6 +328,7 @@ class Train:
 
 def train_command(command: Train) -> None:
     """Train, or go on training."""
+    _refuse_unused(command)
     source = None
     if command.mixsets:
         source = load_mixed(
@@ -329,3 +337,15 @@ def train_command(command: Train) -> None:
     data = command.data.load(command.max_resident_gib)
     train_classifier(data, command.train, command.out, source)
     say(f"run in {command.out}; next: semmix evaluate {quote(str(command.out))}")
+
+
+def _refuse_unused(command: Train) -> None:
+    """Raise the error for options of mixed sets that would change nothing."""
+    name, options = command.train.method, command.train.method_options
+    given = _given(command, ("mixsets", "annotation", "labels", "scale", "exclude"))
+    if given and not options.get("num_mixed", method_class(name).num_mixed):
+        fix = "leave these options out, or choose a method that does, such as csm"
+        raise SemmixError(f"method {name} learns from no mixed sets", given, fix)
+    if command.scale is not None and command.labels in UNSCALED_SCHEMES:
+        fix = "leave out --scale, or choose labels that are read from the images"
+        raise SemmixError(f"labels {command.labels!r} have no scale", command.scale, fix)

@@ -1,4 +1,4 @@
-"""What both loops refuse: numbers that cannot be meant, and a single class."""
+"""What the loops refuse: numbers that cannot be meant, a single class, oblong images."""
 
 import math
 
@@ -10,6 +10,7 @@ from semmix.training.checks import (
     check_not_negative,
     check_positive,
     check_share,
+    check_square,
     check_two_classes,
 )
 
@@ -35,3 +36,11 @@ def test_one_class_is_not_enough():
     for labels in ([1, 1, 1], []):
         with pytest.raises(SemmixError, match="a classifier needs two classes"):
             check_two_classes(torch.tensor(labels), "classifier")
+
+
+def test_oblong_images_are_refused():
+    check_square((3, 16, 16))
+    for shape in ((3, 16, 32), (1, 32, 16)):
+        with pytest.raises(SemmixError, match="square images") as caught:
+            check_square(shape)
+        assert "--size 16" in caught.value.fix

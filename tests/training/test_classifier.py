@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 
 from semmix import SemmixError
 from semmix.classifiers.saved import load_classifier
+from semmix.cli import main
+from semmix.datasets import Split
 from semmix.methods import list_methods
 from semmix.training import classifier as loop
 from semmix.training.checkpoint import load_checkpoint
@@ -199,6 +201,17 @@ def test_equal_data_sees_as_many_images(tmp_path, toy_data, toy_source):
         assert stats[-1]["nimg"] == 6 * 60, name
 
 
+def test_equal_data_changes_nothing_without_mixed_images(tmp_path, toy_data):
+    """Nor where the last batch is incomplete, which an epoch leaves out."""
+    config = replace(SMALL, batch_size=32)
+    plain, equal = (
+        train_classifier(toy_data, replace(config, eq_data=eq_data), tmp_path / str(eq_data))
+        for eq_data in (False, True)
+    )
+    assert same_weights(plain, equal)
+    assert (plain / "stats.jsonl").read_text() == (equal / "stats.jsonl").read_text()
+
+
 def test_methods_that_need_mixed_sets_say_so(tmp_path, toy_data):
     with pytest.raises(SemmixError, match="learns from mixed sets"):
         train_classifier(toy_data, replace(SMALL, method="csm"), tmp_path / "run")
@@ -245,6 +258,34 @@ def test_one_class_is_no_training(tmp_path, toy_data):
     )
     with pytest.raises(SemmixError, match="needs two classes: 1 in 20 training images"):
         train_classifier(lone, SMALL, tmp_path / "run")
+
+
+def test_oblong_images_are_refused_before_the_folder_is_claimed(tmp_path, toy_data):
+    splits = {
+        name: Split(split.images[..., :6], split.labels) for name, split in toy_data.splits.items()
+    }
+    with pytest.raises(SemmixError, match=r"square images: 8 x 6\n.*--size 6"):
+        train_classifier(replace(toy_data, **splits), SMALL, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("ce --mixsets m --annotation a", "method ce learns from no mixed sets: mixsets=m, annot"),
+        ("ce --labels requested", "no mixed sets: labels=requested"),
+        ("mixup --scale 4", "no mixed sets: scale=4.0"),
+        ("ls --exclude d.json", "no mixed sets: exclude=d.json"),
+        ("csm --mixsets m --labels requested --scale 4", "'requested' have no scale: 4.0"),
+        ("csm --mixsets m --annotation a --labels one_hot --scale 4", "'one_hot' have no scale"),
+    ],
+)
+def test_options_without_effect_are_refused(capsys, tmp_path, words, answer):
+    out = tmp_path / "run"
+    small = ["digits", "--train-size", "50", "--classifier", "small", "--epochs", "1"]
+    assert main(["train", *small, "--out", str(out), "--method", *words.split()]) == 1
+    assert answer in " ".join(capsys.readouterr().err.split())
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("False", False)])

@@ -15,7 +15,9 @@ from torch import nn
 from semmix import SemmixError
 from semmix.datasets import load_dataset
 from semmix.training import classifier as loop
+from semmix.training import distributed
 from semmix.training.classifier import TrainConfig, build_network, train_classifier
+from semmix.training.distributed import own_draws, shared_forward
 
 CONFIG = TrainConfig(
     method="ce", classifier="small", epochs=2, batch_size=20, lr=0.05, pad=1, device="cpu",
@@ -104,3 +106,38 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path, toy_data, monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(SemmixError, match="multiple of 3"):
         train_classifier(toy_data, CONFIG, tmp_path / "run")
+
+
+def masks(images):
+    return nn.functional.dropout(torch.ones_like(images))
+
+
+def step_of(rank: int, world_size: int = 2) -> list[torch.Tensor]:
+    """A step's draws: one for all, two passes with dropout, and one for all again."""
+    forward, images = own_draws(masks, rank, world_size), torch.zeros(8, 50)
+    torch.manual_seed(7)
+    return [torch.rand(3), forward(images), forward(images), torch.rand(3)]
+
+
+def test_processes_share_their_draws_but_not_their_dropout():
+    (before, first, second, after), other = step_of(0), step_of(1)
+    assert torch.equal(before, other[0])
+    assert torch.equal(after, other[3])
+    for a, b in ((first, other[1]), (second, other[2]), (first, second), (first, other[2])):
+        assert 0.3 < (a == b).float().mean() < 0.7
+    assert all(map(torch.equal, step_of(1), other))  # by the seed alone, as a resumed run needs
+
+
+def test_one_process_draws_as_ever():
+    torch.manual_seed(7)
+    plain = [torch.rand(3), *(masks(torch.zeros(8, 50)) for _ in range(2)), torch.rand(3)]
+    assert all(map(torch.equal, step_of(0, world_size=1), plain))
+
+
+def test_rows_of_a_shared_batch_have_masks_of_their_own(monkeypatch):
+    monkeypatch.setattr(distributed, "gather_rows", lambda own, *_: own.repeat(2, 1))
+    shares = []
+    for rank in (0, 1):
+        torch.manual_seed(7)
+        shares.append(shared_forward(masks, rank, 2)(torch.zeros(8, 50)))
+    assert 0.3 < (shares[0] == shares[1]).float().mean() < 0.7

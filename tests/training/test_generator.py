@@ -284,6 +284,31 @@ def test_step_replaces_gradients_and_follows_the_seed():
     assert torch.equal(gradients(1)[1], first)  # written, not added up
 
 
+def dropout_masks(rank, monkeypatch):
+    """Whether each value was kept, in every layer, in a step of one process of two."""
+    kept, dropout = [], torch.nn.functional.dropout
+
+    def watched(x, *settings):
+        dropped = dropout(x, *settings)
+        kept.append(dropped != 0)
+        return dropped
+
+    network = EDMDenoiser(replace(NETWORK, dropout=0.5)).train()
+    images, labels = toy_data()
+    step = loop.gradient_step(network, images, torch.eye(2)[labels], CONFIG, rank, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "dropout", watched)
+        torch.manual_seed(1)
+        step()
+    return torch.cat([mask.flatten() for mask in kept])
+
+
+def test_each_process_has_dropout_of_its_own(monkeypatch):
+    first, second = (dropout_masks(rank, monkeypatch) for rank in (0, 1))
+    assert 0.3 < (first == second).float().mean() < 0.7
+    assert torch.equal(dropout_masks(1, monkeypatch), second)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_captured_step_equals_the_plain_one_on_a_gpu():
     step, gradients = step_on(torch.device("cuda"), CONFIG)

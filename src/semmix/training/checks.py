@@ -37,3 +37,11 @@ def check_two_classes(labels: Tensor, learner: str) -> None:
         seen = f"{num_classes} in {len(labels)} training images"
         fix = "give two class folders at least, each with images of one kind"
         raise SemmixError(f"a {learner} needs two classes", seen, fix)
+
+
+def check_square(image_shape: tuple[int, int, int]) -> None:
+    """Refuse other images: a trained network knows one size, and would be shown squares of it."""
+    _, height, width = image_shape
+    if height != width:
+        fix = f"scale and crop them, as by --size {min(height, width)}"
+        raise SemmixError("a classifier wants square images", f"{height} x {width}", fix)

@@ -45,6 +45,7 @@ from semmix.training.checks import (
     check_not_negative,
     check_positive,
     check_share,
+    check_square,
     check_two_classes,
 )
 from semmix.training.distributed import (
@@ -173,6 +174,7 @@ def train_classifier(
     out = Path(out)
     device = pick_device(config.device)
     check_two_classes(data.train.labels, "classifier")
+    check_square(data.image_shape)
     batch_size = min(config.batch_size, len(data.train))
     rank, world_size = join_processes(device, batch_size)
 
@@ -214,7 +216,7 @@ def train_classifier(
     # A step is `batch_size` real images; passes over them drop the incomplete last batch.
     steps_per_pass = len(images) // batch_size
     steps_per_epoch = steps_per_pass
-    if config.eq_data:
+    if config.eq_data and rule.num_mixed:
         steps_per_epoch = math.ceil(len(images) / ((1 + rule.num_mixed) * batch_size))
     total_steps = config.epochs * steps_per_epoch
     images_per_step = (1 + rule.num_mixed) * batch_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -11,6 +12,7 @@ from torch import distributed as dist
 
 from semmix._device import rank_and_world
 from semmix._errors import SemmixError
+from semmix._random import fold_seed
 from semmix.methods import Forward
 
 
@@ -60,6 +62,28 @@ def gather_rows(own: Tensor, rank: int, world_size: int) -> Tensor:
     return torch.cat(parts)
 
 
+def own_draws(forward: Callable[..., Tensor], rank: int, world_size: int) -> Callable[..., Tensor]:
+    """Return the same function, whose random draws (dropout) are this process's own.
+
+    All processes are seeded alike for every step, so that they draw the same batch; the masks of
+    their rows must differ all the same. What is drawn before and after stays common to all.
+    """
+    if world_size == 1:
+        return forward
+    last_seed, num_passes = None, 0
+
+    def apart(images: Tensor, *conditions: Tensor) -> Tensor:
+        nonlocal last_seed, num_passes
+        seed = torch.initial_seed()
+        num_passes = num_passes + 1 if seed == last_seed else 0  # counted within the step
+        last_seed = seed
+        with torch.random.fork_rng([images.device] if images.is_cuda else []):
+            torch.manual_seed(fold_seed("forward", seed, num_passes, rank))
+            return forward(images, *conditions)
+
+    return apart
+
+
 def shared_forward(forward: Forward, rank: int, world_size: int) -> Forward:
     """Return the same function of a whole batch, each process computing its share of the rows.
 
@@ -68,10 +92,11 @@ def shared_forward(forward: Forward, rank: int, world_size: int) -> Forward:
     """
     if world_size == 1:
         return forward
+    own_forward = own_draws(forward, rank, world_size)
 
     def whole(images: Tensor) -> Tensor:
         order = _shuffled(len(images), images.device)
-        own = forward(images[order.view(world_size, -1)[rank]])
+        own = own_forward(images[order.view(world_size, -1)[rank]])
         return gather_rows(own, rank, world_size)[order.argsort()]
 
     return whole

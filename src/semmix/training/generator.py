@@ -46,6 +46,7 @@ from semmix.training.distributed import (
     average_over_processes,
     from_first,
     join_processes,
+    own_draws,
     wait_for_all,
 )
 from semmix.training.ema import PowerEMA
@@ -169,7 +170,7 @@ def train_generator(
     emas = [PowerEMA(weights, length) for length in config.ema_lengths]
     data, classes = images.to(device), nn.functional.one_hot(labels, num_classes).float().to(device)
 
-    # ---- one step; on a GPU the gradients come from one captured graph
+    # ---- one step; on a GPU, without other processes, gradients come from one captured graph
     gradients = gradient_step(network, data, classes, config, rank, world_size)
     gradients.prepare()
 
@@ -259,10 +260,12 @@ def gradient_step(
 ) -> CapturedStep:  # fmt: skip
     """Return the step that draws a batch and leaves its gradients; calling it returns the loss.
 
-    Every process draws the whole batch and keeps its share, so their number does not matter.
+    Every process draws the whole batch and keeps its share, so their number does not matter but
+    for dropout. Several capture no graph: its draws could not be seeded apart for that.
     """
     device, on_gpu = images.device, images.device.type == "cuda"
-    denoise = torch.compile(network, dynamic=False) if on_gpu else network
+    quick = torch.compile(network, dynamic=False) if on_gpu else network
+    denoise = own_draws(quick, rank, world_size)
     own = slice(*(config.batch_size * r // world_size for r in (rank, rank + 1)))
 
     def body() -> Tensor:
@@ -274,7 +277,9 @@ def gradient_step(
             grad.nan_to_num_(0.0, 0.0, 0.0)  # one bad batch must not end a run
         return loss.detach()
 
-    return CapturedStep(body, network.parameters(), device)
+    step = CapturedStep(body, network.parameters(), device)
+    step.captures &= world_size == 1
+    return step
 
 
 def _gradients_of(network: nn.Module) -> list[Tensor]:
