@@ -53,6 +53,8 @@ def test_json_lines_with_a_split(tmp_path):
         ("a.csv", "path,label\n1.png,\n", "line 2 is incomplete"),
         ("a.csv", "path,label,split\n1.png,cat,holdout\n", "unknown split: 'holdout'"),
         ("a.csv", "path,label,split\n1.png,cat,train\n2.png,cat,\n", "have no split"),
+        ("a.csv", 'path,label\n1.png,"' + "x" * 200_000, "line 2 is not CSV"),
+        ("a.csv", 'path,label\n1.png,"a\nb"\n2.png,\n', "line 4 is incomplete"),
         ("a.jsonl", '{"path": "1.png"', "line 1 is not JSON"),
         ("a.jsonl", '["1.png", "cat"]', "line 1 is not an object"),
     ],
@@ -60,6 +62,14 @@ def test_json_lines_with_a_split(tmp_path):
 def test_mistakes_are_answered(tmp_path, name, text, answer):
     with pytest.raises(SemmixError, match=answer):
         read_table(write(tmp_path, text, name))
+
+
+def test_labels_keep_line_ends_of_their_own(tmp_path):
+    label = "two\nlines\u2028and\x85more"
+    table = write(tmp_path, f'path,label\n1.png,"{label}"\n2.png,dog\n')
+    assert [row.label for row in read_table(table)] == [label, "dog"]
+    record = json.dumps({"path": "1.png", "label": label}, ensure_ascii=False)
+    assert read_table(write(tmp_path, f"{record}\n", "a.jsonl"))[0].label == label
 
 
 def test_missing_table(tmp_path):

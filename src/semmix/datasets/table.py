@@ -1,6 +1,7 @@
 """A table of image paths and labels: .csv with or without a header, or .jsonl."""
 
 import csv
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def _json_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
 
 
 def _parse_json_lines(table: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    for line, content in enumerate(text.splitlines(), 1):
+    for line, content in enumerate(text.split("\n"), 1):  # labels may hold other line ends
         if not content.strip():
             continue
         try:
@@ -71,13 +72,7 @@ def _parse_json_lines(table: Path, text: str) -> Iterator[tuple[int, dict[str, s
 
 
 def _csv_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
-    lines = text.splitlines()
-    delimiter = max(",;\t", key=lambda mark: lines[0].count(mark)) if lines else ","
-    rows = [
-        (line, row)
-        for line, row in enumerate(csv.reader(lines, delimiter=delimiter), 1)
-        if any(cell.strip() for cell in row)
-    ]
+    rows = _csv_rows(table, text)
     if not rows:
         return []
     head = [cell.strip() for cell in rows[0][1]]
@@ -88,6 +83,17 @@ def _csv_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
     else:
         rows = rows[1:]
     return [(line, dict(zip(head, map(str.strip, row), strict=False))) for line, row in rows]
+
+
+def _csv_rows(table: Path, text: str) -> list[tuple[int, list[str]]]:
+    """Return the rows that hold something, each with the line where it ends."""
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        fix = "close every quotation mark"
+        raise SemmixError(f"{table} line {reader.line_num} is not CSV", error, fix) from error
 
 
 def _is_image_name(cell: str) -> bool:
