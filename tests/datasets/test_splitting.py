@@ -102,6 +102,10 @@ def test_long_tail_counts_of_cifar10_lt():
     assert long_tail_counts(5000, 10, 1) == [5000] * 10
 
 
+def test_the_largest_imbalance_leaves_one_image():
+    assert all(long_tail_counts(num, 2, num) == [num, 1] for num in range(1, 200))
+
+
 def test_long_tail_is_seeded_and_measured_by_the_smallest_class(make_split):
     split = make_split(per_class=40)
     uneven = split.select(torch.arange(1, len(split)))  # class 0 has one image less

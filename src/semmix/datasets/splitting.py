@@ -102,7 +102,8 @@ def long_tail_counts(num_max: int, num_classes: int, imbalance: float) -> list[i
     if imbalance < 1:
         raise SemmixError("imbalance must be at least 1", imbalance, "10 or 100 are usual")
     last = max(num_classes - 1, 1)
-    return [int(num_max * (1 / imbalance) ** (k / last)) for k in range(num_classes)]
+    sizes = [num_max * (1 / imbalance) ** (k / last) for k in range(num_classes)]
+    return [int(round(size, 9)) for size in sizes]  # 49 / 49 is 0.9999999999999999 here
 
 
 def long_tail(split: Split, num_classes: int, imbalance: float, seed: int) -> Split:
