@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from semmix import SemmixError
 from semmix._files import write_json, write_tensors
 from semmix.classifiers import classifier
+from semmix.classifiers.saved import WEIGHTS, load_classifier
 from semmix.cli import main
 from semmix.deploy import Caution, Model, export_model, load_model
 from semmix.deploy.calibrated import CalibratedNetwork
@@ -114,7 +115,36 @@ def test_a_users_program_takes_its_program_along(digits, tmp_path):
     assert "Started from a network" in (folder / "README.md").read_text()
     shutil.rmtree(run)
     (tmp_path / "mine.pt2").unlink()
-    assert len(load_model(folder, "cpu").predict(digits.test.images[:3])) == 3
+    with pytest.raises(SemmixError, match=r"(?s)program\.pt2.*--trust-code"):
+        load_model(folder, "cpu")
+    model = load_model(folder, "cpu", trust_code=True)
+    assert len(model.predict(digits.test.images[:3])) == 3
+
+
+def test_code_that_a_model_folder_names_runs_only_when_trusted(
+    model_folder, image_files, tmp_path, monkeypatch, capsys
+):
+    """A folder from elsewhere names a module that lies in wait in the current folder."""
+    (tmp_path / "in_wait.py").write_text(
+        "from pathlib import Path\n"
+        "from semmix.classifiers import classifier\n"
+        "Path('it-ran').touch()\n"
+        "net = classifier('small', 10, 1, 8)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    header = {"classifier": "in_wait:net", "num_classes": 10, "in_channels": 1, "image_size": 8}
+    write_tensors(folder / WEIGHTS, load_file(model_folder / WEIGHTS), header)
+    for words in (["predict", folder, image_files[0]], ["serve", folder, "--port", "0"]):
+        assert main([*map(str, words), "--device", "cpu"]) == 1
+        assert "--trust-code" in capsys.readouterr().err
+    with pytest.raises(SemmixError, match="in_wait:net"):
+        load_classifier(folder)
+    assert not Path("it-ran").exists()
+    words = ["predict", str(folder), str(image_files[0]), "--device", "cpu", "--trust-code"]
+    assert main(words) == 0
+    assert Path("it-ran").exists()
 
 
 def test_trials_hold_noise_and_extremes():

@@ -15,6 +15,8 @@ from semmix.classifiers.foreign import PROGRAM, foreign_classifier, is_foreign
 
 WEIGHTS = "weights.safetensors"
 SAVED_PROGRAM = f"program{PROGRAM}"
+MANIFEST = "model.json"
+"""What tells a model to hand over, which may come from anybody, from a run."""
 
 
 def save_classifier(
@@ -37,14 +39,20 @@ def save_classifier(
     write_tensors(folder / WEIGHTS, network.state_dict(), header)
 
 
-def load_classifier(folder: str | Path) -> tuple[Classifier, str]:
-    """Return the trained network of a run folder, ready to predict, and its weights' digest."""
+def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Classifier, str]:
+    """Return the trained network of a folder, ready to predict, and its weights' digest.
+
+    A model folder's network that is its maker's own code is built only if `trust_code`; a run is
+    taken to be the caller's.
+    """
     from semmix.classifiers import classifier
 
     header, tensors = _read(folder)
     name, num_classes = header["classifier"], header["num_classes"]
     in_channels, size = header["in_channels"], header["image_size"]
     if is_foreign(name):
+        if not trust_code:
+            _refuse_shipped_code(Path(folder), name)
         network = foreign_classifier(name, num_classes, (in_channels, size, size))
     else:
         network = classifier(name, num_classes, in_channels, size)
@@ -86,3 +94,12 @@ def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if header["classifier"] == SAVED_PROGRAM:
         header["classifier"] = str(Path(folder) / SAVED_PROGRAM)
     return header, tensors
+
+
+def _refuse_shipped_code(folder: Path, name: str) -> None:
+    if (folder / MANIFEST).exists():
+        fix = (
+            "if you trust its maker, use semmix predict or semmix serve with --trust-code, or "
+            "load_model(..., trust_code=True)"
+        )
+        raise SemmixError(f"the network in {folder} would run code of its maker", name, fix)

@@ -17,11 +17,11 @@ from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
 from semmix._files import digest_file
 from semmix._progress import say
-from semmix.classifiers.saved import copy_classifier, load_classifier, saved_image_shape
+from semmix.classifiers.saved import MANIFEST, copy_classifier, load_classifier, saved_image_shape
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.card import write_card
 from semmix.deploy.measured import measure_answers
-from semmix.deploy.model import KIND, MANIFEST
+from semmix.deploy.model import KIND
 from semmix.deploy.programs import ONNX_OPSET, can_write_onnx, write_programs
 from semmix.deploy.rules import learn_rules
 from semmix.report import Run, load_run

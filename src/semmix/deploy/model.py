@@ -14,14 +14,14 @@ from torch import Tensor
 from semmix._artifact import open_artifact
 from semmix._device import pick_device, to_device
 from semmix._errors import SemmixError
-from semmix.classifiers.saved import load_classifier, saved_image_shape
+from semmix.classifiers.saved import MANIFEST, load_classifier, saved_image_shape
 from semmix.datasets.images import BadImageError
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.measured import in_set
 from semmix.deploy.rules import PERCENTS, Rules, learn_rules
 from semmix.report import load_run
 
-MANIFEST, KIND = "model.json", "model"
+KIND = "model"
 
 Row = dict[str, Any]
 
@@ -120,10 +120,17 @@ def answer_images(
     ]
 
 
-def load_model(folder: str | Path, device: str = "auto") -> Model:
-    """Return the model in a model folder, or that of a finished run."""
+def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = False) -> Model:
+    """Return the model in a model folder, or that of a finished run.
+
+    Args:
+        folder: made by `export_model` or by training.
+        device: auto, cpu or cuda.
+        trust_code: whether a model folder may run code of its maker, as one with a network of the
+            maker's own (package.module:name, or an exported program) does.
+    """
     folder = Path(folder)
-    network, weights = load_classifier(folder)
+    network, weights = load_classifier(folder, trust_code=trust_code)
     if (folder / MANIFEST).exists():
         rules = _read_rules(folder, weights)
     else:

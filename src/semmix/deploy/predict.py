@@ -47,6 +47,8 @@ class Predict:
     """When to ask, and how large prediction sets are."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    trust_code: bool = False
+    """Run the code that a model folder with its maker's own network brings or names."""
 
     def __post_init__(self) -> None:
         if self.out and self.out.suffix not in WRITERS:
@@ -56,7 +58,7 @@ class Predict:
 
 def predict_command(command: Predict) -> int:
     """Answer every image; the exit status is 1 only if none could be read."""
-    model = load_model(command.model, command.device)
+    model = load_model(command.model, command.device, trust_code=command.trust_code)
     paths = list_images(command.images)
     tally: Counter[str] = Counter()
     start = time.monotonic()

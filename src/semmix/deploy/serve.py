@@ -57,6 +57,8 @@ class Serve:
     """What clients may ask for."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    trust_code: bool = False
+    """Run the code that a model folder with its maker's own network brings or names."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
@@ -69,7 +71,7 @@ def serve_command(command: Serve) -> None:
         import semmix.deploy.http  # noqa: F401
     except ImportError as error:
         raise SemmixError("serving needs h11", error, "pip install 'semmix[serve]'") from error
-    model = load_model(command.model, command.device)
+    model = load_model(command.model, command.device, trust_code=command.trust_code)
     # The service has its own, lower limit.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     asyncio.run(_serve(command, PredictionService(model, command.caution, command.limits)))
