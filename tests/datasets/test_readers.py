@@ -6,6 +6,7 @@ import json
 import lzma
 import struct
 import tarfile
+import tracemalloc
 import zipfile
 from dataclasses import replace
 
@@ -184,6 +185,19 @@ def test_damaged_idx_file_is_named(tmp_path, data):
     source = write_folder(tmp_path / "fashion", {"train-images-idx3-ubyte": data})
     with pytest.raises(SemmixError, match="train-images-idx3-ubyte"):
         read_source(FASHION_MNIST, source)
+
+
+@pytest.mark.parametrize("length", [5, 2**32 - 1])
+def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch, length):
+    monkeypatch.setattr("semmix.datasets.readers.FASHION_BYTES", 2**20)
+    bomb = gzip.compress(struct.pack(">4BI", 0, 0, 8, 1, length) + bytes(50 * 2**20))
+    source = write_folder(tmp_path / "fashion", {"train-images-idx3-ubyte.gz": bomb})
+    tracemalloc.start()
+    with pytest.raises(SemmixError, match="as many bytes as its header says"):
+        read_source(FASHION_MNIST, source)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
 
 
 def jpeg(colour, mode="RGB"):

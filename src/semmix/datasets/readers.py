@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import re
 
 import numpy as np
@@ -16,6 +17,7 @@ from semmix.datasets.images import BadImageError, decode_picture
 from semmix.datasets.tree import Tree
 
 CIFAR_PIXELS = 3 * 32 * 32
+FASHION_BYTES = 60_000 * 28 * 28  # pixels of its largest file
 TINY_TRAIN = re.compile(r"(^|/)train/(?P<wnid>[^/]+)/images/[^/]+\.jpe?g$", re.IGNORECASE)
 
 
@@ -117,16 +119,23 @@ def read_fashion_mnist(tree: Tree) -> Parts:
 
 def _idx(tree: Tree, name: str) -> np.ndarray:
     """An idx file: two zeros, a type (8 = uint8), the number of axes, their lengths, the data."""
-    packed = not tree.holds(name)
-    data = gzip.decompress(tree.read_file(f"{name}.gz")) if packed else tree.read_file(name)
-    if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise _wrong(tree, f"{name} begins with {data[:4].hex()}", "an idx file of bytes, 000008")
-    num_axes = data[3]
+    file = _open_idx(tree, name)
+    head = file.read(4)
+    if len(head) < 4 or head[:3] != b"\0\0\x08":
+        raise _wrong(tree, f"{name} begins with {head.hex()}", "an idx file of bytes, 000008")
     try:
-        shape = np.frombuffer(data, ">i4", count=num_axes, offset=4)
-        return np.frombuffer(data, np.uint8, offset=4 + 4 * num_axes).reshape(shape)
+        shape = np.frombuffer(file.read(4 * head[3]), ">u4", count=head[3]).tolist()
+        # One byte too many tells of a longer file; no gzip bomb is unpacked any further.
+        data = file.read(min(math.prod(shape), FASHION_BYTES) + 1)
+        return np.frombuffer(data, np.uint8).reshape(shape)
     except ValueError as error:
-        raise _wrong(tree, f"{name} has {len(data)} bytes", "as many as its header says") from error
+        raise _wrong(tree, f"{name}: {error}", "as many bytes as its header says") from error
+
+
+def _open_idx(tree: Tree, name: str) -> io.BufferedIOBase:
+    if tree.holds(name):
+        return io.BytesIO(tree.read_file(name))
+    return gzip.GzipFile(fileobj=io.BytesIO(tree.read_file(f"{name}.gz")))
 
 
 def read_tiny_imagenet(tree: Tree) -> Parts:
