@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,7 +159,10 @@ def test_killed_process_ends_with_the_same_bytes(tmp_path):
 
 
 def test_two_processes_learn_what_one_learns(tmp_path):
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "WORLD_SIZE": "2"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     ranks = [start(tmp_path / "two", 80, RANK=str(rank), **address) for rank in (0, 1)]
     train(tmp_path / "one", replace(CONFIG, num_images=80, flip=False))
     assert [process.wait() for process in ranks] == [0, 0]
