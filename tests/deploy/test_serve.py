@@ -343,6 +343,13 @@ def test_bombs_are_refused_in_bounded_memory(server, digit):
     assert server.peak_mib() - before < 80
 
 
+def test_refused_bodies_are_not_kept(server):
+    before = server.peak_mib()
+    for _ in range(60):
+        assert server.request("POST", "/predict", b"," * 1_900_000, JSON)[0] == 400
+    assert server.peak_mib() - before < 20
+
+
 def test_many_clients_are_answered_and_nothing_leaks(server, digit):
     """64 clients at once, twice: the second round takes no more memory and no more files."""
 

@@ -153,12 +153,13 @@ class _Connection:
         """Return the answer or the refusal; None if there was no request."""
         try:
             return await self._exchange()
-        except HttpError as error:
-            refusal = error
+        except HttpError as error:  # not kept: its traceback would hold the request's body
+            refusal = error.response()
         except h11.RemoteProtocolError as error:
-            refusal = HttpError(error.error_status_hint, f"not a sound HTTP request: {error}")
+            detail = f"not a sound HTTP request: {error}"
+            refusal = HttpError(error.error_status_hint, detail).response()
         self._release()  # what was refused makes room at once, however long its sender lingers
-        return refusal.response()
+        return refusal
 
     async def _exchange(self) -> Response | None:
         """Return the answer to the next request; None if there is none."""
