@@ -1,7 +1,6 @@
 """Download with resume: what has arrived is kept, whatever ends the attempt."""
 
 import contextlib
-import fcntl
 import hashlib
 import http.client
 import os
@@ -39,6 +38,10 @@ def _open_lock(lock: Path) -> BinaryIO:
 
 
 def _wait_for_turn(file: BinaryIO) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows: as on file systems without locks
+        return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -148,8 +148,8 @@ def images_seen(cell: Cell) -> int:
     num_images, batch_size = num_train(cell), cell.train.batch_size
     batch_size = min(batch_size, num_images)
     steps = num_images // batch_size
-    if cell.train.eq_data:
-        num_mixed = _method(cell).num_mixed
+    num_mixed = _method(cell).num_mixed
+    if cell.train.eq_data and num_mixed:
         steps = math.ceil(num_images / ((1 + num_mixed) * batch_size))
     return round(cell.train.epochs * steps * batch_size * passes_per_image(cell))
 
