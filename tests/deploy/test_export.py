@@ -141,6 +141,10 @@ def test_code_that_a_model_folder_names_runs_only_when_trusted(
         assert "--trust-code" in capsys.readouterr().err
     with pytest.raises(SemmixError, match="in_wait:net"):
         load_classifier(folder)
+    run = shutil.copytree(folder, tmp_path / "run")
+    (run / "model.json").unlink()  # nor is a run trusted
+    with pytest.raises(SemmixError, match="--trust-code"):
+        load_model(run, "cpu")
     assert not Path("it-ran").exists()
     words = ["predict", str(folder), str(image_files[0]), "--device", "cpu", "--trust-code"]
     assert main(words) == 0

@@ -42,8 +42,8 @@ def save_classifier(
 def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Classifier, str]:
     """Return the trained network of a folder, ready to predict, and its weights' digest.
 
-    A model folder's network that is its maker's own code is built only if `trust_code`; a run is
-    taken to be the caller's.
+    A model folder's network that is its maker's own code is built only if `trust_code`; a run that
+    somebody trains on or reads with is taken to be theirs.
     """
     from semmix.classifiers import classifier
 
@@ -51,8 +51,8 @@ def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Cl
     name, num_classes = header["classifier"], header["num_classes"]
     in_channels, size = header["in_channels"], header["image_size"]
     if is_foreign(name):
-        if not trust_code:
-            _refuse_shipped_code(Path(folder), name)
+        if (Path(folder) / MANIFEST).exists() and not trust_code:
+            raise makers_code(folder, name)
         network = foreign_classifier(name, num_classes, (in_channels, size, size))
     else:
         network = classifier(name, num_classes, in_channels, size)
@@ -96,10 +96,10 @@ def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
-def _refuse_shipped_code(folder: Path, name: str) -> None:
-    if (folder / MANIFEST).exists():
-        fix = (
-            "if you trust its maker, use semmix predict or semmix serve with --trust-code, or "
-            "load_model(..., trust_code=True)"
-        )
-        raise SemmixError(f"the network in {folder} would run code of its maker", name, fix)
+def makers_code(folder: str | Path, name: str) -> SemmixError:
+    """Return the error for a network that is code, of whoever made the folder."""
+    fix = (
+        "if you trust its maker, use semmix predict or semmix serve with --trust-code, or "
+        "load_model(..., trust_code=True)"
+    )
+    return SemmixError(f"the network in {folder} would run code of its maker", name, fix)

@@ -14,7 +14,14 @@ from torch import Tensor
 from semmix._artifact import open_artifact
 from semmix._device import pick_device, to_device
 from semmix._errors import SemmixError
-from semmix.classifiers.saved import MANIFEST, load_classifier, saved_image_shape
+from semmix.classifiers.foreign import is_foreign
+from semmix.classifiers.saved import (
+    MANIFEST,
+    load_classifier,
+    makers_code,
+    saved_image_shape,
+    saved_name,
+)
 from semmix.datasets.images import BadImageError
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.measured import in_set
@@ -126,10 +133,12 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
     Args:
         folder: made by `export_model` or by training.
         device: auto, cpu or cuda.
-        trust_code: whether a model folder may run code of its maker, as one with a network of the
+        trust_code: whether the folder may run code of its maker, as one with a network of the
             maker's own (package.module:name, or an exported program) does.
     """
     folder = Path(folder)
+    if is_foreign(name := saved_name(folder)) and not trust_code:
+        raise makers_code(folder, name)
     network, weights = load_classifier(folder, trust_code=trust_code)
     if (folder / MANIFEST).exists():
         rules = _read_rules(folder, weights)
