@@ -70,7 +70,7 @@ def test_mistakes():
     with pytest.raises(SemmixError, match="zero"):
         cal.proximity([[0.0, 0.0], [1.0, 0.0]], num_neighbours=1)
     with pytest.raises(SemmixError, match="code, paper"):
-        cal.proximity(np.eye(5), num_neighbours=1, protocol="papr")  # type: ignore[arg-type]
+        cal.proximity(np.eye(5), num_neighbours=1, protocol="papr")  # pyright: ignore[reportArgumentType]
     with pytest.raises(SemmixError, match="at least 1"):
         cal.proximity(np.eye(5), num_neighbours=0)
     with pytest.raises(SemmixError, match=r"pass \[N, D\]"):

@@ -74,7 +74,7 @@ def test_mistakes():
     with pytest.raises(SemmixError, match="entropy"):
         cal.ood_score([[1.0, 2.0]], "entrpy")
     with pytest.raises(SemmixError, match="out"):
-        cal.ood_aupr([1.0], [2.0], "inn")  # type: ignore[arg-type]
+        cal.ood_aupr([1.0], [2.0], "inn")  # pyright: ignore[reportArgumentType]
     with pytest.raises(SemmixError, match="NaN"):
         ood_auroc([np.nan], [1.0])
     with pytest.raises(SemmixError, match="vector"):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from semmix.calibration._bins import Reliability
 from semmix.calibration._calibrator import Calibrator, load_calibrator, log_softmax, softmax
+from semmix.calibration._inputs import least_positive
 from semmix.calibration._toplabel import RiskCoverage, TopLabel, top_label
 from semmix.calibration.agreement import (
     entropy_correlation,
@@ -94,6 +95,7 @@ __all__ = [
     "interval",
     "interval_from",
     "kl_divergence",
+    "least_positive",
     "load_calibrator",
     "log_softmax",
     "mce",

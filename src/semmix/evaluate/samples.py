@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from semmix._errors import SemmixError
-from semmix.calibration import TemperatureScaler
-from semmix.calibration._inputs import least_positive
+from semmix.calibration import TemperatureScaler, least_positive
 from semmix.evaluate.parts import ROWS_PER_BLOCK, Array, Part
 
 Kind = Literal["logits", "probs"]
