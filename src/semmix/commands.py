@@ -18,7 +18,7 @@ from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.annotate.annotation import UNSCALED_SCHEMES
 from semmix.datasets.config import DatasetConfig
-from semmix.deploy import export_model
+from semmix.deploy import export_model, predict_command
 from semmix.encoders import load_encoder
 from semmix.export import export_folder, export_parquet
 from semmix.generators import load_generator
@@ -265,8 +265,7 @@ def export_command(command: Export) -> None:
     if (command.source / "config.json").exists():
         _refuse_options(command, "a training run", ("annotation", "labels", "format"))
         export_model(command.source, command.out, onnx=command.onnx)
-        usage = f"semmix predict {quote(str(command.out))} IMAGES"
-        say(f"next: {usage}; what it is: {command.out / 'README.md'}")
+        say(f"next: {predict_command(command.out)}; what it is: {command.out / 'README.md'}")
     elif (command.source / "manifest.json").exists():
         _refuse_options(command, "a store of mixed sets", ("onnx",))
         _export_mixsets(command)

@@ -19,7 +19,7 @@ from semmix._files import write_json, write_tensors
 from semmix.classifiers import classifier
 from semmix.classifiers.saved import WEIGHTS, load_classifier
 from semmix.cli import main
-from semmix.deploy import Caution, Model, export_model, load_model
+from semmix.deploy import Caution, Model, export_model, load_model, predict_command
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.images import read_image
 from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
@@ -113,6 +113,8 @@ def test_a_users_program_takes_its_program_along(digits, tmp_path):
     folder = export_model(run, tmp_path / "model", onnx=False)
     assert "# mine.pt2 for digits" in (folder / "README.md").read_text()
     assert "Started from a network" in (folder / "README.md").read_text()
+    assert "IMAGES --trust-code`" in (folder / "README.md").read_text()
+    assert predict_command(folder) == f"semmix predict {folder} IMAGES --trust-code"
     shutil.rmtree(run)
     (tmp_path / "mine.pt2").unlink()
     with pytest.raises(SemmixError, match=r"(?s)program\.pt2.*--trust-code"):

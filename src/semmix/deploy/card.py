@@ -139,7 +139,10 @@ def _limits(facts: dict[str, Any]) -> Iterator[str]:
 
 def _usage(facts: dict[str, Any]) -> Iterator[str]:
     channels, size, _ = facts["image_shape"]
-    yield "With semmix: `semmix predict . IMAGES`, or `semmix serve .`."
+    trust = " --trust-code" if facts["runs_code"] else ""
+    yield f"With semmix: `semmix predict . IMAGES{trust}`, or `semmix serve .{trust}`."
+    if trust:
+        yield "The network is code of the model's maker, which then runs: do so if you trust them."
     if facts["opset"]:
         mode = "RGB" if channels == 3 else "L"
         yield f"\nWithout it (ONNX opset {facts['opset']}):\n"

@@ -17,7 +17,14 @@ from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
 from semmix._files import digest_file
 from semmix._progress import say
-from semmix.classifiers.saved import MANIFEST, copy_classifier, load_classifier, saved_image_shape
+from semmix.classifiers.foreign import is_foreign
+from semmix.classifiers.saved import (
+    MANIFEST,
+    copy_classifier,
+    load_classifier,
+    saved_image_shape,
+    saved_name,
+)
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.card import write_card
 from semmix.deploy.measured import measure_answers
@@ -59,6 +66,7 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
     facts = {
         "semmix": __version__,
         "image_shape": list(shape),
+        "runs_code": is_foreign(saved_name(run)),
         **rules.to_json(),
         **measure_answers(trained.after, rules),
         "ece_before_temperature": trained.before.metrics["ece"],

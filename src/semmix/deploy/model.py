@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,12 @@ def answer_images(
         none | (asdict(next(answers)) if isinstance(image, Tensor) else {"error": str(image)})
         for image in images
     ]
+
+
+def predict_command(folder: str | Path) -> str:
+    """Return what to type to use the model folder; only who made it may trust it unasked."""
+    trust = " --trust-code" if is_foreign(saved_name(folder)) else ""
+    return f"semmix predict {quote(str(folder))} IMAGES{trust}"
 
 
 def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = False) -> Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shlex import quote
 from typing import TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.datasets import Dataset, list_datasets
 from semmix.datasets.config import DatasetConfig
+from semmix.deploy import predict_command
 from semmix.encoders import load_encoder
 from semmix.generators import load_generator
 from semmix.methods import method_class
@@ -119,7 +119,7 @@ def fit(config: FitConfig) -> Path:
     model = ship(best, config.out / "model")
     tell("what came of it:", closing_words(best))
     say(f"report: {report}")
-    say(f"use it: semmix predict {quote(str(model))} IMAGES")
+    say(f"use it: {predict_command(model)}")
     return report
 
 
