@@ -28,7 +28,8 @@ def mixed_batch(batch, mixed_logits):
         ({"weight": 0.1}, 2.640136 + 0.0785729),
         ({"loss": "ce"}, 2.640136 + 2.825930),
         ({"loss": "focal"}, 2.640136 + 2.408146),
-        ({"joint_batch_statistics": True}, 3.425865),
+        ({"batch_statistics": "real"}, 3.425865),
+        ({"batch_statistics": "joint"}, 3.425865),
     ],
 )
 def test_golden_values(mixed_batch, options, golden):
@@ -54,22 +55,31 @@ def test_mixed_term_equals_a_slow_twin(mixed_batch, loss):
     assert terms["mixed"].item() == pytest.approx(slow, abs=1e-12)
 
 
-@pytest.mark.parametrize(("joint", "sizes"), [(False, [6, 6]), (True, [12])])
-def test_batch_statistics_are_separate_unless_asked(mixed_batch, joint, sizes):
+@pytest.mark.parametrize(("kind", "sizes"), [("both", [4, 6]), ("real", [4, 6]), ("joint", [10])])
+def test_real_images_pass_first_and_apart_unless_asked(mixed_batch, kind, sizes):
+    mixed_batch.images, mixed_batch.labels = mixed_batch.images[:4], mixed_batch.labels[:4]
     seen = []
 
     def forward(images):
         seen.append(len(images))
         return images
 
-    method("csm", num_classes=5, joint_batch_statistics=joint).step(forward, mixed_batch)
+    rule = method("csm", num_classes=5, batch_statistics=kind)
+    rule.step(forward, mixed_batch)
     assert seen == sizes
+    assert rule.first_pass_predicts == (kind == "real")
 
 
 def test_user_mistakes(batch):
     with pytest.raises(SemmixError, match="no mixed images"):
         method("csm", num_classes=5).step(identity, batch)
-    for wrong in ({"loss": "mse"}, {"protocol": "both"}, {"num_mixed": 0}, {"gamma": 0.5}):
+    for wrong in (
+        {"loss": "mse"},
+        {"protocol": "both"},
+        {"num_mixed": 0},
+        {"gamma": 0.5},
+        {"batch_statistics": "mixed"},
+    ):
         with pytest.raises(SemmixError):
             method("csm", num_classes=5, **wrong)
 

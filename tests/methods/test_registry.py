@@ -72,7 +72,7 @@ def test_names_and_options_are_checked():
         ("ls", "alpha", True, "must be a number: True"),
         ("csm", "num_mixed", 2.5, "must be a whole number: 2.5"),
         ("csm", "loss", 3, "must be a word: 3"),
-        ("csm", "joint_batch_statistics", 1, "must be true or false: 1"),
+        ("csm", "batch_statistics", True, "must be a word: True"),
     ],
 )
 def test_values_of_another_type_are_refused(name, option, value, words):
@@ -87,7 +87,7 @@ def test_whole_numbers_and_numpys_are_numbers():
     )
 
 
-def test_a_users_float_may_have_a_whole_default(tmp_path, monkeypatch):
+def test_a_users_options_are_checked_by_their_defaults(tmp_path, monkeypatch):
     (tmp_path / "whole.py").write_text(
         "from __future__ import annotations\n"
         "from dataclasses import dataclass\n"
@@ -96,10 +96,13 @@ def test_a_users_float_may_have_a_whole_default(tmp_path, monkeypatch):
         "class Whole(Method):\n"
         "    weight: float = 1\n"
         "    start: list | None = None\n"
+        "    twice: bool = False\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    rule = method("whole:Whole", num_classes=3, weight=0.5, start=[1, 2])
-    assert (rule.weight, rule.start) == (0.5, [1, 2])
+    rule = method("whole:Whole", num_classes=3, weight=0.5, start=[1, 2], twice=True)
+    assert (rule.weight, rule.start, rule.twice) == (0.5, [1, 2], True)
+    with pytest.raises(SemmixError, match="must be true or false: 1"):
+        method("whole:Whole", num_classes=3, twice=1)
 
 
 @pytest.mark.parametrize("name", list_methods())

@@ -62,6 +62,32 @@ def test_every_method_trains(tmp_path, toy_data, toy_source, name):
     assert json.loads((out / "config.json").read_text())["finished"]
 
 
+def test_real_images_alone_can_teach_the_statistics(tmp_path, toy_data, toy_source):
+    """Training stays the same; prediction normalises by what real images show, not mixed ones."""
+    sets = replace(toy_source.images, images=torch.full_like(toy_source.images.images, 255))
+    source = replace(toy_source, images=sets)
+    tensors, away = {}, {}
+    for kind in ("both", "real"):
+        options = (f"batch_statistics={kind}",)
+        config = replace(SMALL, method="csm", epochs=12, lr=1e-4, pad=0, options=options)
+        run = train_classifier(toy_data, config, tmp_path / kind, source)
+        tensors[kind] = load_file(run / "weights.safetensors")
+        away[kind] = first_mean_away(load_classifier(run)[0], toy_data.train.images)
+    both, real = tensors["both"], tensors["real"]
+    differing = {name for name in both if not torch.equal(both[name], real[name])}
+    assert differing == {name for name in both if "running" in name}
+    assert away["real"] < 0.1 * away["both"]
+
+
+def first_mean_away(network, images) -> float:
+    """Return how far the first running mean is from that of these images."""
+    norm = next(m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    seen = []
+    norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].mean((0, 2, 3))))
+    predict_logits(network, images)
+    return (seen[0] - norm.running_mean).norm().item()
+
+
 def test_same_seed_same_run_other_seed_other_run(tmp_path, toy_data):
     a, b = (train_classifier(toy_data, SMALL, tmp_path / name) for name in "ab")
     c = train_classifier(toy_data, replace(SMALL, seed=1), tmp_path / "c")
@@ -290,8 +316,8 @@ def test_options_without_effect_are_refused(capsys, tmp_path, words, answer):
 
 @pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("False", False)])
 def test_truth_is_written_as_in_json_or_in_python(text, value):
-    config = TrainConfig(method="csm", options=(f"joint_batch_statistics={text}",))
-    assert config.method_options == {"joint_batch_statistics": value}
+    config = TrainConfig(method="whole:Whole", options=(f"twice={text}",))
+    assert config.method_options == {"twice": value}
 
 
 def test_options_reach_the_method(tmp_path, toy_data):

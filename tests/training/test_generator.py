@@ -130,7 +130,7 @@ SCRIPT = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
 from test_generator import CONFIG, replace, train
-torch.set_num_threads(1)
+torch.set_num_threads(int(sys.argv[4]))  # bytes depend on it
 config = replace(CONFIG, num_images=int(sys.argv[3]), checkpoint_seconds=0, flip=False)
 train(sys.argv[2], config)
 """
@@ -138,7 +138,8 @@ train(sys.argv[2], config)
 
 def start(folder, num_images, **environment):
     here = os.path.dirname(__file__)
-    command = [sys.executable, "-c", SCRIPT, here, str(folder), str(num_images)]
+    numbers = [str(num_images), str(torch.get_num_threads())]
+    command = [sys.executable, "-c", SCRIPT, here, str(folder), *numbers]
     return subprocess.Popen(command, env={**os.environ, **environment})
 
 

@@ -50,6 +50,11 @@ class Method:
     num_classes: int
     """Classes the network tells apart."""
 
+    @property
+    def first_pass_predicts(self) -> bool:
+        """Whether prediction normalises by the statistics of a step's first pass alone."""
+        return False
+
     def setup(self, train_labels: Tensor) -> None:
         """Look at the training split's labels once before training (int64 `[N]`, on the device)."""
 

@@ -31,14 +31,20 @@ class SemanticMixing(Method):
     protocol: Literal["code", "paper"] = "code"
     """`code` sums l2 over classes, as the published results did; `paper` divides it by K."""
 
-    joint_batch_statistics: bool = False
-    """Send real and mixed images through the network together, sharing batch statistics."""
+    batch_statistics: Literal["both", "real", "joint"] = "both"
+    """Real and mixed images go through the network apart, and prediction normalises by the
+    statistics of `both`, as published, or of `real` ones alone; or they go together, `joint`."""
 
     def __post_init__(self):
         check_soft_loss(self.loss, self.gamma)
         check_choice("protocol", self.protocol, ("code", "paper"))
+        check_choice("batch_statistics", self.batch_statistics, ("both", "real", "joint"))
         if self.num_mixed < 1:
             raise SemmixError("csm learns from mixed images", self.num_mixed, "use num_mixed >= 1")
+
+    @property
+    def first_pass_predicts(self) -> bool:
+        return self.batch_statistics == "real"
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits, mixed_logits = self._forward(forward, batch)
@@ -54,7 +60,7 @@ class SemanticMixing(Method):
             raise SemmixError(
                 "csm got no mixed images", None, "give training a store of mixed sets"
             )
-        if not self.joint_batch_statistics:
+        if self.batch_statistics != "joint":
             return forward(batch.images), forward(batch.mixed_images)
         logits = forward(torch.cat([batch.images, batch.mixed_images]))
         real, mixed = logits.split([len(batch.images), len(batch.mixed_images)])

@@ -81,8 +81,17 @@ def _variants(build: CellBuilder) -> list[Cell]:
         _cell(build, "CE on soft labels", options={"loss": "ce"}),
         _cell(build, "focal on soft labels", options={"loss": "focal"}),
         *(_cell(build, f"N_aug = {num}", options={"num_mixed": num}) for num in (1, 3)),
-        _cell(build, "joint batch statistics", options={"joint_batch_statistics": True}),
+        _cell(build, "joint batch statistics", options={"batch_statistics": "joint"}),
         *(_cell(build, f"s = {s}", scale=float(s)) for s in range(2, 9)),
+        *(
+            _cell(
+                build,
+                f"s = {s}, statistics of real images",
+                scale=float(s),
+                options={"batch_statistics": "real"},
+            )
+            for s in (3, 4, 5)
+        ),
         *([_cell(build, "s by the rule", scale=None)] if build.training.own_scale else []),
         *(
             _cell(build, f"sets of {share:.0%} of the data", num_sets=num)

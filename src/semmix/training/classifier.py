@@ -364,13 +364,24 @@ def make_step(
     On a GPU it is captured as a CUDA graph, unless processes talk to each other in it.
     """
     device = network.mean.device
-    forward = shared_forward(_forward(network, device), rank, world_size)
+    quick = shared_forward(_forward(network, device), rank, world_size)
+    statistics = _running_statistics(network)
 
     def body() -> Tensor:
+        after_first: list[Tensor] = []
+
+        def forward(images: Tensor) -> Tensor:
+            logits = quick(images)
+            if rule.first_pass_predicts and not after_first:
+                after_first.extend(statistic.clone() for statistic in statistics)
+            return logits
+
         loss = rule.step(forward, next_batch())["loss"]
         loss.backward()
+        for statistic, value in zip(statistics, after_first, strict=False):
+            statistic.copy_(value)  # not before: backward refuses what has changed
         sum_over_processes(_gradients(network), world_size)
-        average_over_processes(_running_statistics(network), world_size)
+        average_over_processes(statistics, world_size)
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
         return loss.detach()
