@@ -35,7 +35,7 @@ from semmix.sampling.solvers import SOLVERS
 OFFICIAL = "edm-vp"
 REFERENCE = MixConfig(solver="heun", num_steps=18, precision="float32", compile="off")
 ADAMS = MixConfig(
-    solver="adams", rho=12.0, sigma_min=0.01, grain=0.08, precision="bfloat16", compile="on"
+    solver="adams", rho=12.0, sigma_min=0.01, grain=0.045, precision="bfloat16", compile="on"
 )
 FAST = {
     "dpmpp_2m 18, bfloat16, compiled": MixConfig(precision="bfloat16", compile="on"),

@@ -30,6 +30,7 @@ TRIALS = {
     "dpmpp_2m 35": MixConfig(num_steps=35),
     "adams 18": MixConfig(solver="adams"),
     "adams 18, rho 12, sigma_min 0.01": ADAMS,
+    "the same with grain 0.045": replace(ADAMS, grain=0.045),
     "adams 22, rho 12, sigma_min 0.01": replace(ADAMS, num_steps=22),
     "the same with grain 0.08": replace(ADAMS, num_steps=22, grain=0.08),
 }

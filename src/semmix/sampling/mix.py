@@ -50,7 +50,7 @@ class MixConfig:
     """Classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off."""
     grain: float = 0.0
     """Part of the noise that the network is made to overlook while it adds the last detail, such
-    as 0.08: for a generator whose images come out too smooth."""
+    as 0.045: for a generator whose images come out too smooth."""
     batch_size: int = 512
     """Images the network sees at once."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
