@@ -1,6 +1,7 @@
 """lambda_E and lambda: the paper's algebra, and the stage that applies it."""
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -34,7 +35,7 @@ from semmix.annotate.algebra import (
     temperature,
 )
 from semmix.annotate.features import embed_split
-from semmix.annotate.scale import softmax_curve
+from semmix.annotate.scale import doubts, softmax_curve
 from semmix.datasets import Split
 from semmix.plan import all_pairs
 
@@ -136,6 +137,18 @@ def test_auto_scale_makes_ends_as_sure_as_the_encoder_is_right(accuracy, scale):
     chosen = choose_scale(scale_curve(positions, accuracy))
     assert chosen == pytest.approx(scale, rel=0.04)
     assert torch.sigmoid(torch.tensor(chosen / 2)).item() == pytest.approx(accuracy, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("spread", "accuracy", "words"),
+    [(0.01, 0.9, "s = 64 .*hardly show"), (1.0, 0.4, r"s = 0\.5 .*better encoder")],
+)
+def test_scales_at_the_end_of_their_range_are_doubted(spread, accuracy, words):
+    """A poor generator's ends lie half-way: only the sharpest labels would be sure of them."""
+    positions = 0.5 + spread * torch.linspace(-0.5, 0.5, 8).double().expand(50, 8)
+    (doubt,) = doubts(choose_scale(scale_curve(positions, accuracy)), accuracy)
+    assert re.search(words, doubt)
+    assert doubts(4.0, accuracy) == []
 
 
 def test_scale_curve_matches_the_slow_twin():

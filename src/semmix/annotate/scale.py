@@ -35,6 +35,24 @@ def scale_curve(lambda_e: Tensor, accuracy: float) -> Tensor:
     return (means - accuracy).abs()
 
 
+def doubts(scale: float, accuracy: float) -> list[str]:
+    """Return what to tell a person about a chosen scale that lies at an end of `SCALES`."""
+    if scale == SCALES[-1]:
+        why = (
+            f"no scale makes the pure ends of sets as sure of their classes as real images are "
+            f"recognised ({accuracy:.0%}): they hardly show them, and a generator that is trained "
+            "longer may do better"
+        )
+    elif scale == SCALES[0]:
+        why = (
+            f"real images are recognised so rarely ({accuracy:.0%}) that labels between two "
+            "classes cannot be as unsure: a better encoder may do better"
+        )
+    else:
+        return []
+    return [f"s = {scale:g} is the last of the scales tried: {why} (or give a scale)"]
+
+
 def softmax_curve(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
     """Return the validation NLL of softmax_k(E·P_k / tau), eq. probability_ratio over all classes.
 
