@@ -35,7 +35,7 @@ from semmix.annotate.algebra import (
     temperature,
 )
 from semmix.annotate.features import embed_split
-from semmix.annotate.scale import doubts, softmax_curve
+from semmix.annotate.scale import doubt, softmax_curve
 from semmix.datasets import Split
 from semmix.plan import all_pairs
 
@@ -141,14 +141,18 @@ def test_auto_scale_makes_ends_as_sure_as_the_encoder_is_right(accuracy, scale):
 
 @pytest.mark.parametrize(
     ("spread", "accuracy", "words"),
-    [(0.01, 0.9, "s = 64 .*hardly show"), (1.0, 0.4, r"s = 0\.5 .*better encoder")],
+    [
+        (0.01, 0.9, "s = 64 .*hardly show"),
+        (-0.5, 0.9, r"s = 0\.5 .*hardly show"),
+        (1.0, 0.4, r"s = 0\.5 .*better encoder"),
+    ],
 )
 def test_scales_at_the_end_of_their_range_are_doubted(spread, accuracy, words):
-    """A poor generator's ends lie half-way: only the sharpest labels would be sure of them."""
+    """Ends of a poor generator lie half-way, or nearer to the other class."""
     positions = 0.5 + spread * torch.linspace(-0.5, 0.5, 8).double().expand(50, 8)
-    (doubt,) = doubts(choose_scale(scale_curve(positions, accuracy)), accuracy)
-    assert re.search(words, doubt)
-    assert doubts(4.0, accuracy) == []
+    chosen = choose_scale(scale_curve(positions, accuracy))
+    assert re.search(words, doubt(chosen, accuracy) or "")
+    assert doubt(4.0, accuracy) is None
 
 
 def test_scale_curve_matches_the_slow_twin():
@@ -276,6 +280,15 @@ def test_every_image_is_annotated_once_and_right(tmp_path):
     assert set(notes.lam("one_hot").unique().tolist()) == {0.0, 1.0}
     with pytest.raises(SemmixError, match="did you mean 'requested'"):
         notes.lam("request")
+
+
+def test_a_doubtful_scale_is_told_unless_the_user_chose_it(tmp_path, capsys):
+    store, train = make_store(tmp_path / "mix"), make_split(1)
+    val = Split(train.images, (train.labels + 1) % 3)  # hardly any is recognised
+    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "auto")
+    assert "a better encoder may do better" in capsys.readouterr().out
+    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "given", SCALES[0])
+    assert "may do better" not in capsys.readouterr().out
 
 
 def test_every_scheme_gives_labels(tmp_path):

@@ -16,6 +16,8 @@ from semmix.annotate.algebra import similarity, temperature
 
 SCALES = tuple(np.geomspace(0.5, 64, 141).tolist())
 """Candidates for the scale: 5 % from step to step around the values anybody would use."""
+UNSURE = 0.6
+"""About how sure the softest of them leaves a clear end of its class."""
 
 
 def scale_curve(lambda_e: Tensor, accuracy: float) -> Tensor:
@@ -35,22 +37,22 @@ def scale_curve(lambda_e: Tensor, accuracy: float) -> Tensor:
     return (means - accuracy).abs()
 
 
-def doubts(scale: float, accuracy: float) -> list[str]:
+def doubt(scale: float, accuracy: float) -> str | None:
     """Return what to tell a person about a chosen scale that lies at an end of `SCALES`."""
-    if scale == SCALES[-1]:
-        why = (
-            f"no scale makes the pure ends of sets as sure of their classes as real images are "
-            f"recognised ({accuracy:.0%}): they hardly show them, and a generator that is trained "
-            "longer may do better"
-        )
-    elif scale == SCALES[0]:
+    if scale not in (SCALES[0], SCALES[-1]):
+        return None
+    if accuracy < UNSURE:
         why = (
             f"real images are recognised so rarely ({accuracy:.0%}) that labels between two "
             "classes cannot be as unsure: a better encoder may do better"
         )
     else:
-        return []
-    return [f"s = {scale:g} is the last of the scales tried: {why} (or give a scale)"]
+        why = (
+            "no scale makes the pure ends of sets as sure of their classes as real images are "
+            f"recognised ({accuracy:.0%}): they hardly show them, and a generator that is trained "
+            "longer may do better"
+        )
+    return f"s = {scale:g} is the last of the scales tried: {why} (or give a scale)"
 
 
 def softmax_curve(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:

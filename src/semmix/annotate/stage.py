@@ -25,7 +25,7 @@ from semmix.annotate.algebra import (
 )
 from semmix.annotate.annotation import MANIFEST, TENSORS, Annotation
 from semmix.annotate.features import embed_split, embed_with
-from semmix.annotate.scale import choose_scale, doubts, scale_curve, softmax_curve
+from semmix.annotate.scale import choose_scale, doubt, scale_curve, softmax_curve
 from semmix.datasets import Split
 from semmix.encoders import Encoder
 from semmix.mixsets import MixSets
@@ -161,8 +161,8 @@ def _finish(
     }
     content = {"inputs": artifact.manifest["inputs"], **chosen, "tensors": digest_tensors(tensors)}
     chosen_by = "auto" if scale is None else "user"
-    for doubt in doubts(chosen["scale"], accuracy) if scale is None else ():
-        say(doubt)
+    if scale is None and (words := doubt(chosen["scale"], accuracy)):
+        say(words)
     artifact.finish(**chosen, scale_chosen_by=chosen_by, digest=digest(content))
 
 
