@@ -1,6 +1,8 @@
 """The plan of every table: how many cells, and what tells them apart."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,16 @@ def cell_of(table, name, **setting):
 
 def test_every_table_has_its_cells():
     assert {name: len(plan_table(name)) for name in TABLES} == NUM_CELLS
+
+
+def test_the_documentation_counts_the_cells():
+    """Its lines read: names, what they compare, as many numbers as names."""
+    lines = (Path(__file__).parents[2] / "docs" / "tables.md").read_text().splitlines()
+    shown = {}
+    for names, _, counts in (line.split(" | ") for line in lines if line.startswith("| `")):
+        numbers = map(int, re.findall(r"\d+", counts))
+        shown |= dict(zip(re.findall(r"`(\w+)`", names), numbers, strict=True))
+    assert shown == NUM_CELLS
 
 
 @pytest.mark.parametrize("table", TABLES)
