@@ -253,8 +253,8 @@ class Export:
     annotation: Path | None = None
     """Of mixed sets: folder of the annotation; `annotation` unless the labels are requested."""
     labels: str | None = None
-    """Of mixed sets: reannotated (default), requested, one_hot, biased, encoder_softmax or
-    third_class."""
+    """Of mixed sets: reannotated (default), requested, one_hot, biased, encoder_softmax,
+    third_class, or the controls requested_matched and smoothed_matched."""
     format: Literal["png", "parquet"] | None = None
     """Of mixed sets: PNG files with labels.jsonl (default), or one Parquet file for Hugging Face
     datasets."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from semmix.annotate.algebra import similarity, temperature
 
 SCALES = tuple(np.geomspace(0.5, 64, 141).tolist())
-"""Candidates for the scale: 5 % from step to step around the values anybody would use."""
+"""Candidates for the scale: 3.5 % from step to step around the values anybody would use."""
 UNSURE = 0.6
 """About how sure the softest of them leaves a clear end of its class."""
 
