@@ -1,0 +1,75 @@
+"""How sure networks are of real and of mixed images, and by whose batch statistics.
+
+    semmix mix zoo:cifar10 --sets 90 --seed 7 --out sets
+    python benchmarks/bench_statistics.py runs/ce-0 runs/csm-0 --dataset cifar10 --mixsets sets
+
+CSM passes real and mixed images through the network apart, so each kind is normalised by its own
+batch, and the network can tell them by that. Every line is a network with the statistics it was
+saved with, with those of real training images, or with those of the mixed ones. A network that goes
+by what images show answers nearly the same with each.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from semmix.classifiers.saved import load_classifier
+from semmix.datasets.config import DatasetConfig
+from semmix.mixsets import MixSets
+from semmix.training.batches import crop_and_flip
+from semmix.training.classifier import predict_logits
+
+BATCH_SIZE = 120
+PAD = 4
+
+
+def renormalise(network: nn.Module, images: Tensor, num: int) -> None:
+    """Replace the batch statistics by those of `num` images, augmented as in training."""
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.reset_running_stats()
+            layer.momentum = None  # a plain mean over batches
+    network.train()
+    order = torch.cat([torch.randperm(len(images)) for _ in range(-(-num // len(images)))])[:num]
+    with torch.no_grad():
+        for chosen in order.split(BATCH_SIZE):
+            network(crop_and_flip(images[chosen], PAD, flip=True))
+
+
+def confidence(logits: Tensor) -> float:
+    return logits.softmax(1).amax(1).mean().item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--dataset", default="cifar10")
+    parser.add_argument("--mixsets", type=Path, required=True, help="store of mixed sets")
+    parser.add_argument("--images", type=int, default=3000, help="test images to answer")
+    parser.add_argument("--of", type=int, default=5000, help="images the statistics are taken of")
+    args = parser.parse_args()
+
+    data = DatasetConfig(dataset=args.dataset).load()
+    torch.manual_seed(0)
+    real = data.train.images[torch.randperm(len(data.train))[: args.of]]
+    test, labels = data.test.images[: args.images], data.test.labels[: args.images]
+    sets = MixSets.open(args.mixsets).read_all()
+    ends, inner = sets[:, [0, -1]].flatten(0, 1), sets[:, 1:-1].flatten(0, 1)
+
+    print("per cent: test accuracy; confidence in test images, in ends of sets, in other members")
+    for run in args.runs:
+        network, _ = load_classifier(str(run))
+        for whose, images in (("saved", None), ("real", real), ("mixed", sets.flatten(0, 1))):
+            if images is not None:
+                renormalise(network, images, args.of)
+            answers = predict_logits(network, test)
+            accuracy = (answers.argmax(1) == labels).float().mean().item()
+            rows = (answers, predict_logits(network, ends), predict_logits(network, inner))
+            shown = "  ".join(f"{100 * value:5.2f}" for value in (accuracy, *map(confidence, rows)))
+            print(f"{run.name:40} {whose:6} {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
