@@ -20,6 +20,11 @@ FOREIGN = ("cifar100", "tiny-imagenet-val")
 EPOCHS = 120
 FULL_IMAGES = 3
 """CSM in full sees so many times the images of Eq-Data: a real one and two mixed."""
+STATISTICS = {
+    "real": ("statistics of real images", (3, 4, 5)),
+    "joint": ("joint batch statistics", (2, 3, 4)),
+}
+"""How batch normalisation is kept from telling real images by itself, and the scales tried."""
 
 
 def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCHS, **changes: Any):
@@ -84,13 +89,9 @@ def _variants(build: CellBuilder) -> list[Cell]:
         _cell(build, "joint batch statistics", options={"batch_statistics": "joint"}),
         *(_cell(build, f"s = {s}", scale=float(s)) for s in range(2, 9)),
         *(
-            _cell(
-                build,
-                f"s = {s}, statistics of real images",
-                scale=float(s),
-                options={"batch_statistics": "real"},
-            )
-            for s in (3, 4, 5)
+            _cell(build, f"s = {s}, {words}", scale=float(s), options={"batch_statistics": whose})
+            for whose, (words, scales) in STATISTICS.items()
+            for s in scales
         ),
         *([_cell(build, "s by the rule", scale=None)] if build.training.own_scale else []),
         *(
