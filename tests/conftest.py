@@ -1,15 +1,21 @@
-"""A real browser for all tests, driven through Chromium's debugging pipe."""
+"""For all tests: Ctrl-C, and a real browser, driven through Chromium's debugging pipe."""
 
 import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import time
 
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def pytest_configure():
+    """Let Ctrl-C work, which some tests press: a shell's background jobs are started without it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Browser:
