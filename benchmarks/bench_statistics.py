@@ -26,7 +26,7 @@ PAD = 4
 
 
 def renormalise(network: nn.Module, images: Tensor, num: int) -> None:
-    """Replace the batch statistics by those of `num` images, augmented as in training."""
+    """Replace the batch statistics by those of `num` images, cropped and flipped as CIFAR's are."""
     for layer in network.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.reset_running_stats()
