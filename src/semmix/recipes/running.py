@@ -78,7 +78,7 @@ def plain_cell(cell: Cell) -> Cell:
 
 def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
     """Return the store of mixed sets, drawn by a generator that is trained first if it is ours."""
-    folder = mixing.generator if mixing.generator != OWN else _own_generator(mixing, out)
+    folder = mixing.generator if mixing.generator != OWN else own_generator(mixing, out)
     generator = load_generator(folder, mixing.training.device)
     plan = MixPlan(
         num_classes=num_classes, num_sets=mixing.num_sets, pairs=all_pairs(num_classes),
@@ -88,7 +88,8 @@ def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
     return make_mixsets(generator, plan, mixing.sampler, out / "mixsets" / name)
 
 
-def _own_generator(mixing: Mixing, out: Path) -> Path:
+def own_generator(mixing: Mixing, out: Path) -> Path:
+    """Return the generator of the cell's own images, after training what is missing of it."""
     data, settings = load_data(mixing.learned_from), asdict(mixing.training)
     del settings["device"], settings["checkpoint_seconds"]
     name = digest([data.train.digest, data.val.digest, settings])[:12]
