@@ -105,8 +105,23 @@ def test_runs_made_together_are_those_made_in_turn(made, tmp_path):
     assert len(lost) == 3
     for run in lost:
         shutil.rmtree(run)
-    assert main(words(out, "--methods", *METHODS, "--seeds", "2", "--jobs", "2")) == 0
+    keep = ["--jobs", "2", "--keep", str(tmp_path / "kept")]
+    assert main(words(out, "--methods", *METHODS, "--seeds", "2", *keep)) == 0
     assert [(run / "logits-test.safetensors").read_bytes() for run in lost] == logits
+    kept = {
+        path.parent.name: path.read_bytes() for path in (tmp_path / "kept").glob("*/metrics.json")
+    }
+    assert kept == {path.parent.name: path.read_bytes() for path in made[1].glob("*/metrics.json")}
+
+
+def test_a_run_is_kept_as_soon_as_it_is_finished(tmp_path, capsys):
+    """So that what fails or is stopped later takes nothing with it."""
+    nowhere = f"classifier:{tmp_path / 'none'}"
+    broken = ["--methods", "ce", "csm", "--seeds", "1", "--encoder", nowhere]
+    assert main(words(tmp_path, *broken, "--keep", str(tmp_path / "kept"))) == 1
+    assert str(tmp_path / "none") in capsys.readouterr().err
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert (kept / "metrics.json").exists()
 
 
 def test_missing_cells_are_blank_with_the_command_that_fills_them(made, tmp_path, capsys):

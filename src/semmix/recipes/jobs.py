@@ -39,18 +39,18 @@ class Task:
 Tasks = dict[Hashable, Task]
 
 
-def run_together(runs: Sequence[Run], out: Path, num_jobs: int) -> None:
+def run_together(runs: Sequence[Run], out: Path, num_jobs: int, keep: Path | None = None) -> None:
     """Do the runs, `num_jobs` at a time; those that are timed come last, each alone.
 
     What several of them share is made once, beside the runs that can do without it.
     """
     timed = [run for run in runs if run[0].measure == "hours"]
-    _in_processes(plan_tasks([run for run in runs if run not in timed], out), num_jobs)
+    _in_processes(plan_tasks([run for run in runs if run not in timed], out, keep), num_jobs)
     for run in timed:
-        _in_processes({run: Task(_run_cells, ([run], out))}, 1)
+        _in_processes({run: Task(_run_cells, ([run], out, keep))}, 1)
 
 
-def plan_tasks(runs: Sequence[Run], out: Path) -> Tasks:
+def plan_tasks(runs: Sequence[Run], out: Path, keep: Path | None = None) -> Tasks:
     """Return what is to do, by name: first what others wait for."""
     by_name: dict[str, list[Run]] = {}  # cells that need the same run take turns
     for cell, seed in runs:
@@ -60,7 +60,7 @@ def plan_tasks(runs: Sequence[Run], out: Path) -> Tasks:
     for name, same in by_name.items():
         needs = _mixed_tasks(same[0][0], name, out)
         shared |= needs
-        trained[name] = Task(_run_cells, (same, out), tuple(needs))
+        trained[name] = Task(_run_cells, (same, out, keep), tuple(needs))
     return {key: trained.get(key, task) for key, task in shared.items()} | trained
 
 
@@ -92,9 +92,9 @@ def _annotate(cell: Cell, out: Path) -> None:
     mixed_source(cell, out)
 
 
-def _run_cells(runs: Sequence[Run], out: Path) -> None:
+def _run_cells(runs: Sequence[Run], out: Path, keep: Path | None = None) -> None:
     for cell, seed in runs:
-        run_cell(cell, seed, out)
+        run_cell(cell, seed, out, keep)
 
 
 def _in_processes(tasks: Mapping[Hashable, Task], num_jobs: int) -> None:

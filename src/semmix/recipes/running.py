@@ -24,7 +24,7 @@ from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
 from semmix.recipes.cells import OWN, Cell, Mixing
 from semmix.recipes.cost import training_hours
-from semmix.recipes.results import PROXIMITY, SPEED, TTA, has_extra, is_trained
+from semmix.recipes.results import PROXIMITY, SPEED, TTA, has_extra, is_trained, keep_run
 from semmix.report.foreign import predict_foreign
 from semmix.sampling.mix import make_mixsets
 from semmix.training.classifier import train_classifier
@@ -32,10 +32,11 @@ from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
 
 
-def run_cell(cell: Cell, seed: int, out: Path) -> Path:
+def run_cell(cell: Cell, seed: int, out: Path, keep: Path | None = None) -> Path:
     """Train a cell with one seed, after all it needs; return the run's folder.
 
     Generators, mixed sets, annotations and runs are shared by all cells that need the same.
+    As soon as it is finished, the run is also kept in the folder `keep`.
     """
     data, run = load_data(cell.data), out / "runs" / cell.run_name(seed)
     if not is_trained(cell, run):
@@ -43,6 +44,8 @@ def run_cell(cell: Cell, seed: int, out: Path) -> Path:
         train_classifier(data, replace(cell.train, seed=seed), run, source)
     if not has_extra(cell, run):
         write_extra(cell, run, data)
+    if keep:
+        keep_run(run, keep)
     return run
 
 

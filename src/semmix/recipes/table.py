@@ -51,7 +51,7 @@ class TableConfig:
     out: Path = Path("runs/tables")
     """Folder of generators, mixed sets and runs; run the same command again to go on."""
     keep: Path | None = None
-    """Also keep each finished run here, small enough to commit."""
+    """Also keep each run here as soon as it is finished, small enough to commit."""
     from_: Annotated[Path | None, arg(name="from")] = None
     """Run nothing: compute every number from the kept runs in this folder."""
     format: Literal["text", "markdown", "latex", "csv"] = "text"
@@ -153,6 +153,9 @@ def _untrained(cell: Cell, folder: Path) -> int:
 def run_missing(cells: Sequence[Cell], config: TableConfig) -> None:
     """Say what is to do and do it: the first seed of every cell, then the second, ..."""
     folder = runs_folder(config)
+    if config.keep:
+        for run in {run for cell in cells for run in finished_runs(cell, folder)}:
+            keep_run(run, config.keep)
     cost = cost_of(_to_do(cells, folder))
     if cost.num_runs:
         say(str(cost))
@@ -161,13 +164,10 @@ def run_missing(cells: Sequence[Cell], config: TableConfig) -> None:
     ]
     runs.sort(key=lambda run: run[1])
     if config.jobs > 1:
-        run_together(runs, config.out, config.jobs)
+        run_together(runs, config.out, config.jobs, config.keep)
     else:
         for cell, seed in runs:
-            run_cell(cell, seed, config.out)
-    if config.keep:
-        for run in {run for cell in cells for run in finished_runs(cell, folder)}:
-            keep_run(run, config.keep)
+            run_cell(cell, seed, config.out, config.keep)
 
 
 def table_lines(cells: Sequence[Cell], config: TableConfig) -> list[Line]:
