@@ -204,7 +204,7 @@ def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypat
         (
             "CIFAR-10",
             2,
-            9 + 10 + 7 + 7 + 2,
+            9 + 11 + 7 + 7 + 2,
             ["--dataset", "cifar10", "--generator", "zoo:cifar10"],
             RESNET50,
         ),
