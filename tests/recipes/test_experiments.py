@@ -64,6 +64,24 @@ def test_controls_change_what_they_name():
     assert len({cell.digest for cell in lines.values()}) == len(lines)
 
 
+def test_controls_are_also_made_with_joint_statistics():
+    lines, variants = cells("controls"), cells("variants")
+    joint = [row for row in lines if row.endswith(", joint batch statistics")]
+    assert len(joint) == 5
+    for row in joint:
+        usual, changed = lines[row.removesuffix(", joint batch statistics")], lines[row]
+        assert changed.train.method_options["batch_statistics"] == "joint"
+        assert replace(changed.train, options=usual.train.options) == usual.train
+        assert changed.mixing == replace(usual.mixing, scale=3.0)
+    name = "joint batch statistics"
+    assert lines[f"CSM, {name}"].run_name(0) == variants[f"s = 3, {name}"].run_name(0)
+    # Where nobody has tried several, s is what the rule chooses.
+    demo = cells("controls", "digits")[f"CSM, {name}"]
+    assert demo.run_name(0) == cells("variants", "digits")[name].run_name(0)
+    foreign = plan_table("controls", "cifar10", Setting(encoder="inception:file.pt"))
+    assert {cell.mixing.scale for cell in foreign if cell.mixing} == {None}
+
+
 @pytest.mark.parametrize(
     ("dataset", "encoder", "scale"),
     [

@@ -25,6 +25,12 @@ STATISTICS = {
     "joint": ("joint batch statistics", (2, 3, 4)),
 }
 """How batch normalisation is kept from telling real images by itself, and the scales tried."""
+LABELS = {
+    "CSM, smoothed labels as sharp": "smoothed_matched",
+    "CSM, requested labels": "requested",
+    "CSM, requested labels as sharp": "requested_matched",
+}
+"""Labels that the same mixed images might have instead of those read back."""
 
 
 def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCHS, **changes: Any):
@@ -60,16 +66,28 @@ def _controls(build: CellBuilder) -> list[Cell]:
         _cell(build, "CE", "ce"),
         _cell(build, "CE, as many images as CSM in full", "ce", epochs=FULL_IMAGES * EPOCHS),
         _cell(build, "CE + generated ends, hard labels", **hard_ends),
-        _cell(build, "CSM, smoothed labels as sharp", labels="smoothed_matched"),
-        _cell(build, "CSM, requested labels", labels="requested"),
-        _cell(build, "CSM, requested labels as sharp", labels="requested_matched"),
         *(
             _cell(build, f"Mixup, alpha = {alpha}", "mixup", options={"alpha": alpha})
             for alpha in (0.1, 0.2, 0.4, 1.0)
         ),
-        _cell(build, "CSM"),
-        _cell(build, "CSM in full", eq_data=False),
+        *_labels(build),
+        *_labels(build, ", joint batch statistics", **_joint(build)),
     ]
+
+
+def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
+    """Return CSM with other labels, with its own, and in full."""
+    return [
+        *(_cell(build, row + words, labels=labels, **changes) for row, labels in LABELS.items()),
+        _cell(build, "CSM" + words, **changes),
+        _cell(build, "CSM in full" + words, eq_data=False, **changes),
+    ]
+
+
+def _joint(build: CellBuilder) -> dict[str, Any]:
+    """Return what all images passing through the network together changes."""
+    scale = build.training.joint_scale if build.setting.encoder == OWN else None
+    return {"options": {"batch_statistics": "joint"}, **({"scale": scale} if scale else {})}
 
 
 def _variants(build: CellBuilder) -> list[Cell]:
