@@ -7,12 +7,20 @@ CSM passes real and mixed images through the network apart, so each kind is norm
 batch, and the network can tell them by that. Every line is a network with the statistics it was
 saved with, with those of real training images, or with those of the mixed ones. A network that goes
 by what images show answers nearly the same with each.
+
+A network may also learn to tell generated images by how they look: the last column says how well
+its features do (AUROC of a linear classifier, test images against ends of sets; 50 is chance).
 """
 
 import argparse
 from pathlib import Path
 
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from semmix.classifiers.saved import load_classifier
@@ -38,6 +46,22 @@ def renormalise(network: nn.Module, images: Tensor, num: int) -> None:
             network(crop_and_flip(images[chosen], PAD, flip=True))
 
 
+@torch.no_grad()
+def told_apart(network: nn.Module, real: Tensor, generated: Tensor, num_splits: int = 5) -> float:
+    """Return the AUROC of telling the images by their features, each by others than itself."""
+    network.eval()
+    images = torch.cat([real, generated])
+    features = torch.cat([network.features(block) for block in images.split(BATCH_SIZE)]).numpy()
+    is_generated = torch.arange(len(images)) >= len(real)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
+    areas = []
+    for seed in range(num_splits):
+        folds = StratifiedKFold(10, shuffle=True, random_state=seed)
+        probs = cross_val_predict(model, features, is_generated, cv=folds, method="predict_proba")
+        areas.append(roc_auc_score(is_generated, probs[:, 1]))
+    return sum(areas) / num_splits
+
+
 def confidence(logits: Tensor) -> float:
     return logits.softmax(1).amax(1).mean().item()
 
@@ -58,7 +82,10 @@ def main() -> None:
     sets = MixSets.open(args.mixsets).read_all()
     ends, inner = sets[:, [0, -1]].flatten(0, 1), sets[:, 1:-1].flatten(0, 1)
 
-    print("per cent: test accuracy; confidence in test images, in ends of sets, in other members")
+    print(
+        "per cent: test accuracy; confidence in test images, in ends of sets, in other members; "
+        "AUROC of test images against ends"
+    )
     for run in args.runs:
         network, _ = load_classifier(str(run))
         for whose, images in (("saved", None), ("real", real), ("mixed", sets.flatten(0, 1))):
@@ -67,7 +94,12 @@ def main() -> None:
             answers = predict_logits(network, test)
             accuracy = (answers.argmax(1) == labels).float().mean().item()
             rows = (answers, predict_logits(network, ends), predict_logits(network, inner))
-            shown = "  ".join(f"{100 * value:5.2f}" for value in (accuracy, *map(confidence, rows)))
+            values = (
+                accuracy,
+                *map(confidence, rows),
+                told_apart(network, test[: len(ends)], ends),
+            )
+            shown = "  ".join(f"{100 * value:5.2f}" for value in values)
             print(f"{run.name:40} {whose:6} {shown}", flush=True)
 
 

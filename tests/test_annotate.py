@@ -278,6 +278,9 @@ def test_every_image_is_annotated_once_and_right(tmp_path):
     assert torch.allclose(notes.lam(), lambda_from(notes.lambda_e, notes.scale).float())
     assert torch.equal(notes.lam("requested"), store.lam_requested())
     assert set(notes.lam("one_hot").unique().tolist()) == {0.0, 1.0}
+    position = notes.lam("position")
+    assert torch.equal(position, notes.lambda_e.float().clamp(min=0, max=1))
+    assert torch.equal(position, notes.lam("position", 3.0))  # no scale changes it
     with pytest.raises(SemmixError, match="did you mean 'requested'"):
         notes.lam("request")
 
@@ -308,7 +311,11 @@ def test_every_scheme_gives_labels(tmp_path):
     soft, biased = notes.soft_labels("encoder_softmax", 3.0), notes.soft_labels("biased", 3.0)
     of_pair = soft * (biased > 0)
     assert torch.allclose(of_pair / of_pair.sum(-1, keepdim=True), biased, atol=1e-4)
-    assert [notes.scale_for(s, 3.0) for s in ("requested", "biased")] == [None, 3.0]
+    assert [notes.scale_for(s, 3.0) for s in ("requested", "position", "biased")] == [
+        None,
+        None,
+        3.0,
+    ]
     with pytest.raises(SemmixError, match="no single lambda"):
         notes.lam("third_class")
     with pytest.raises(SemmixError, match="unknown label scheme"):

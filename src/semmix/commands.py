@@ -253,7 +253,7 @@ class Export:
     annotation: Path | None = None
     """Of mixed sets: folder of the annotation; `annotation` unless the labels are requested."""
     labels: str | None = None
-    """Of mixed sets: reannotated (default), requested, one_hot, biased, encoder_softmax,
+    """Of mixed sets: reannotated (default), requested, one_hot, position, biased, encoder_softmax,
     third_class, or the controls requested_matched and smoothed_matched."""
     format: Literal["png", "parquet"] | None = None
     """Of mixed sets: PNG files with labels.jsonl (default), or one Parquet file for Hugging Face
@@ -313,8 +313,8 @@ class Train:
     annotation: Path | None = None
     """Their annotation."""
     labels: str = "reannotated"
-    """Of mixed images: reannotated, requested, one_hot, biased, encoder_softmax, third_class, or
-    the controls requested_matched and smoothed_matched."""
+    """Of mixed images: reannotated, requested, one_hot, position, biased, encoder_softmax,
+    third_class, or the controls requested_matched and smoothed_matched."""
     scale: float | None = None
     """Use this scale s instead of the annotation's."""
     exclude: Path | None = None

@@ -24,10 +24,10 @@ from semmix.mixsets import MixSets
 
 MANIFEST = "annotation.json"
 TENSORS = "lambda_e.safetensors"
-UNSCALED_SCHEMES = ("requested", "one_hot")
-"""Label schemes that do not look at the images."""
+UNSCALED_SCHEMES = ("requested", "one_hot", "position")
+"""Label schemes without a scale."""
 MATCHED_SCHEMES = ("requested_matched", "smoothed_matched")
-"""Controls: labels that do not look at the images either, but are as sharp as `reannotated`."""
+"""Controls: labels that do not look at the images, but are as sharp as `reannotated`."""
 PAIR_SCHEMES = ("reannotated", *UNSCALED_SCHEMES, *MATCHED_SCHEMES, "biased")
 """Label schemes that speak of the pair's two classes only."""
 LABEL_SCHEMES = (*PAIR_SCHEMES, "encoder_softmax", "third_class")
@@ -93,10 +93,11 @@ class Annotation:
         """Return the lambda each image is trained with, float32 [sets, members], by scheme.
 
         `reannotated`: read back by the encoder; `requested`: what the generator was asked for;
-        `one_hot`: the nearer end of what the generator was asked for; `biased`: read back, with
-        the bias of class norms and distances that `reannotated` removes. Two controls have the
-        average sharpness of `reannotated` and none of its knowledge: `requested_matched`, requested
-        lambdas through a sigmoid, and `smoothed_matched`, smoothed `one_hot`.
+        `one_hot`: the nearer end of what the generator was asked for; `position`: lambda_E itself,
+        cut to [0, 1], so that no scale is needed; `biased`: read back, with the bias of class
+        norms and distances that `reannotated` removes. Two controls have the average sharpness of
+        `reannotated` and none of its knowledge: `requested_matched`, requested lambdas through a
+        sigmoid, and `smoothed_matched`, smoothed `one_hot`.
         """
         if labels not in PAIR_SCHEMES:
             raise _no_lambda(labels)
@@ -105,6 +106,8 @@ class Annotation:
             return requested
         if labels == "one_hot":
             return (requested >= 0.5).float()
+        if labels == "position":
+            return self.lambda_e.clamp(0, 1).float()
         scale = self._scale(labels, scale)
         reannotated = lambda_from(self.lambda_e, scale).float()
         if labels == "reannotated":

@@ -100,6 +100,7 @@ def _variants(build: CellBuilder) -> list[Cell]:
         _cell(build, "CSM"),
         _cell(build, "one-hot labels", labels="one_hot"),
         _cell(build, "requested labels", labels="requested"),
+        _cell(build, "positions as labels", labels="position"),
         _cell(build, "third-class labels", labels="third_class"),
         _cell(build, "CE on soft labels", options={"loss": "ce"}),
         _cell(build, "focal on soft labels", options={"loss": "focal"}),
