@@ -55,6 +55,8 @@ def test_controls_change_what_they_name():
     longer = lines["CE, as many images as CSM in full"]
     full = lines["CSM in full"]
     assert images_seen(longer) == images_seen(full) == 3 * 120 * (num_train(full) // 128) * 128
+    as_dear = images_seen(lines["CSM, as many passes as RegMixup"])
+    assert as_dear == pytest.approx(images_seen(cells("headline")["RegMixup"]), rel=0.01)
     ends = lines["CE + generated ends, hard labels"]
     assert (ends.mixing.members, ends.mixing.labels) == (2, "one_hot")
     assert ends.train.method_options["loss"] == "ce"

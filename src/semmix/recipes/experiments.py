@@ -20,6 +20,8 @@ FOREIGN = ("cifar100", "tiny-imagenet-val")
 EPOCHS = 120
 FULL_IMAGES = 3
 """CSM in full sees so many times the images of Eq-Data: a real one and two mixed."""
+REGMIXUP_PASSES = 2
+"""So often RegMixup passes an image through the network where the others do once."""
 STATISTICS = {
     "real": ("statistics of real images", (3, 4, 5)),
     "joint": ("joint batch statistics", (2, 3, 4)),
@@ -70,6 +72,7 @@ def _controls(build: CellBuilder) -> list[Cell]:
             _cell(build, f"Mixup, alpha = {alpha}", "mixup", options={"alpha": alpha})
             for alpha in (0.1, 0.2, 0.4, 1.0)
         ),
+        _cell(build, "CSM, as many passes as RegMixup", epochs=REGMIXUP_PASSES * EPOCHS),
         *_labels(build),
         *_labels(build, ", joint batch statistics", **_joint(build)),
     ]
