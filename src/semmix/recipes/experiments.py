@@ -88,7 +88,7 @@ def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
 
 
 def _joint(build: CellBuilder) -> dict[str, Any]:
-    """Return what all images passing through the network together changes."""
+    """Return what changes where all images pass through the network together."""
     scale = build.training.joint_scale if build.setting.encoder == OWN else None
     return {"options": {"batch_statistics": "joint"}, **({"scale": scale} if scale else {})}
 
