@@ -346,5 +346,5 @@ def _refuse_unused(command: Train) -> None:
         fix = "leave these options out, or choose a method that does, such as csm"
         raise SemmixError(f"method {name} learns from no mixed sets", given, fix)
     if command.scale is not None and command.labels in UNSCALED_SCHEMES:
-        fix = "leave out --scale, or choose labels that are read from the images"
+        fix = "leave out --scale, or choose labels that have one, such as reannotated"
         raise SemmixError(f"labels {command.labels!r} have no scale", command.scale, fix)

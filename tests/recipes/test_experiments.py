@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from semmix.methods import method
-from semmix.recipes.catalog import plan_table
+from semmix.recipes.catalog import plan_table, within
 from semmix.recipes.cells import Setting
 from semmix.recipes.cost import images_seen, num_train
+from semmix.recipes.running import plain_cell
 
 
 def cells(table, dataset=None):
@@ -55,8 +56,12 @@ def test_controls_change_what_they_name():
     longer = lines["CE, as many images as CSM in full"]
     full = lines["CSM in full"]
     assert images_seen(longer) == images_seen(full) == 3 * 120 * (num_train(full) // 128) * 128
-    as_dear = images_seen(lines["CSM, as many passes as RegMixup"])
-    assert as_dear == pytest.approx(images_seen(cells("headline")["RegMixup"]), rel=0.01)
+    twice = lines["CSM, as many passes as RegMixup"]
+    regmixup = cells("headline")["RegMixup"]
+    assert images_seen(twice) == pytest.approx(images_seen(regmixup), rel=0.01)
+    short = [within(cell, "short") for cell in (twice, lines["CSM"])]
+    for pair in ((twice, lines["CSM"]), short):  # the same network reads their images
+        assert len({plain_cell(cell).run_name(0) for cell in pair}) == 1
     ends = lines["CE + generated ends, hard labels"]
     assert (ends.mixing.members, ends.mixing.labels) == (2, "one_hot")
     assert ends.train.method_options["loss"] == "ce"

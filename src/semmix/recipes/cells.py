@@ -57,6 +57,8 @@ class Cell:
     """Classifier, method, options, epochs, schedule, eq_data."""
     mixing: Mixing | None = None
     """For methods that learn from mixed sets."""
+    times_encoder: int = 1
+    """How many times as long as an encoder of our own it is trained."""
     measure: str = "plain"
     """plain, hours, piece, tta, procal, or ood:DATASET: see `results.measure_run`."""
     scaled: bool = False
@@ -90,7 +92,10 @@ class Cell:
         """Names what decides the outcome of training, but for the seed."""
         data = {k: v for k, v in asdict(self.data).items() if k != "root"}
         train = {k: v for k, v in self.train.to_json().items() if k != "seed"}
-        return digest({"data": data, "train": train, "mixing": _plain(self.mixing)})
+        content = {"data": data, "train": train, "mixing": _plain(self.mixing)}
+        if self.times_encoder > 1:
+            content["times_encoder"] = self.times_encoder
+        return digest(content)
 
 
 def _plain(mixing: Mixing | None) -> dict[str, Any] | None:

@@ -44,7 +44,9 @@ def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCH
         schedule = {"epochs": cell.train.epochs * epochs // EPOCHS}
     else:
         schedule = {"epochs": epochs, "schedule": "cosine"}
-    return replace(cell, train=replace(cell.train, select="last", **schedule))
+    train = replace(cell.train, select="last", **schedule)
+    # Whatever their length, all lines of CSM have the same network read their images.
+    return replace(cell, train=train, times_encoder=epochs // EPOCHS if cell.mixing else 1)
 
 
 def _headline(build: CellBuilder) -> list[Cell]:

@@ -75,8 +75,11 @@ def mixed_source(cell: Cell, out: Path) -> MixedSource:
 
 def plain_cell(cell: Cell) -> Cell:
     """Return the cell of cross-entropy on the same images with the same classifier."""
-    train = replace(cell.train, method="ce", options=(), eq_data=False, allow_leak=False)
-    return replace(cell, train=train, mixing=None, measure="plain", seeds=1)
+    epochs = max(1, cell.train.epochs // cell.times_encoder)
+    train = replace(
+        cell.train, method="ce", options=(), eq_data=False, allow_leak=False, epochs=epochs
+    )
+    return replace(cell, train=train, mixing=None, measure="plain", seeds=1, times_encoder=1)
 
 
 def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
