@@ -49,6 +49,13 @@ def test_a_task_waits_for_those_it_names(num_jobs, tmp_path):
     assert (tmp_path / "other").is_dir()
 
 
+def test_tasks_that_wait_for_each_other_are_refused():
+    with pytest.raises(AssertionError, match="each waits for another: \\['egg', 'hen'\\]"):
+        _in_processes(
+            {"egg": Task(print, (), ("hen",)), "hen": Task(print, (), ("egg",))}, num_jobs=1
+        )
+
+
 def planned(table, tmp_path, **more):
     config = TableConfig(name=table, dataset="digits", device="cpu", seeds=2, **more)
     runs = [(cell, seed) for seed in range(2) for cell in chosen_cells(config)]

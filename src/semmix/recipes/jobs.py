@@ -128,6 +128,7 @@ def _work_off(tasks: Mapping[Hashable, Task], pool: Executor, num_jobs: int) -> 
         for key in ready[: num_jobs - len(running)]:
             task = waiting.pop(key)
             running[pool.submit(task.function, *task.args)] = key
+        assert running, f"each waits for another: {[*waiting]}"
         for finished in wait(running, return_when=FIRST_COMPLETED).done:
             finished.result()
             done.add(running.pop(finished))
