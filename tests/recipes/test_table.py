@@ -173,9 +173,10 @@ def test_kept_runs_are_small_and_true_to_the_run(made):
 
 
 COMMITTED = sorted(path.parent for path in RESULTS.rglob("config.json"))
+ZOO_NETWORK = RESULTS.parent / "zoo" / "cifar10" / "classifier"
 
 
-@pytest.mark.parametrize("run", COMMITTED, ids=lambda path: path.name)
+@pytest.mark.parametrize("run", [*COMMITTED, ZOO_NETWORK], ids=lambda path: path.name)
 def test_metrics_of_committed_runs_follow_from_their_logits(run):
     stored = json.loads((run / "metrics.json").read_text())
     again = metrics_from_logits(run)

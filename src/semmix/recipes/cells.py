@@ -93,7 +93,7 @@ class Cell:
         data = {k: v for k, v in asdict(self.data).items() if k != "root"}
         train = {k: v for k, v in self.train.to_json().items() if k != "seed"}
         content = {"data": data, "train": train, "mixing": _plain(self.mixing)}
-        if self.times_encoder > 1:
+        if self.times_encoder > 1:  # once is the rule, and leaves runs the names they have
             content["times_encoder"] = self.times_encoder
         return digest(content)
 
