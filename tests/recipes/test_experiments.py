@@ -104,6 +104,23 @@ def test_s_belongs_to_the_data_set_and_the_encoder(dataset, encoder, scale):
         assert {cell.mixing.scale for cell in cells if cell.mixing} == {scale}
 
 
+def test_a_scale_can_be_given_for_every_line_that_has_none_of_its_own():
+    setting = Setting(encoder="classifier:zoo/cifar10/classifier", scale=4.5)
+    for table in ("main", "controls"):
+        assert {c.mixing.scale for c in plan_table(table, "cifar10", setting) if c.mixing} == {4.5}
+    own = plan_table("controls", "cifar10", Setting(scale=4.5))  # joint lines too
+    assert {c.mixing.scale for c in own if c.mixing} == {4.5}
+    lines = {c.row: c.mixing.scale for c in plan_table("variants", "cifar10", setting)}
+    assert (lines["CSM"], lines["s = 3"], lines["s by the rule"]) == (4.5, 3.0, None)
+
+
+def test_the_rule_has_no_line_where_every_line_goes_by_it():
+    for dataset, encoder in (("digits", "own"), ("cifar10", "inception:file.pt")):
+        rows = [c.row for c in plan_table("variants", dataset, Setting(encoder=encoder))]
+        assert "CSM" in rows
+        assert "s by the rule" not in rows
+
+
 def test_the_early_generator_trains_a_tenth_of_the_images_and_nothing_else_changes():
     lines = cells("variants")
     early, usual = lines["an early generator"].mixing, lines["CSM"].mixing

@@ -32,7 +32,7 @@ from semmix.recipes.results import (
 )
 from semmix.recipes.running import load_data, run_cell, write_extra
 from semmix.recipes.show import Line, ranks, render
-from semmix.recipes.table import TableConfig, make_table, table_lines
+from semmix.recipes.table import TableConfig, chosen_cells, command_for, make_table, table_lines
 from semmix.report.tables import Estimate, aggregate, render_markdown
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -137,6 +137,13 @@ def test_missing_cells_are_blank_with_the_command_that_fills_them(made, tmp_path
     capsys.readouterr()
     assert main(few) == 0
     assert "to fill" not in capsys.readouterr().out
+
+
+def test_the_command_that_fills_a_cell_names_its_scale():
+    config = TableConfig(name="main", dataset="digits", methods=("csm",), scale=4.5)
+    (cell,) = chosen_cells(config)
+    assert "--scale 4.5" in command_for(cell, config)
+    assert "--scale" not in command_for(cell, replace(config, scale=None))
 
 
 def test_the_command_that_fills_a_cell_names_its_network(tmp_path, capsys):
@@ -412,7 +419,10 @@ def test_every_format_holds_the_same_numbers():
     assert (second["ours"], second["to_fill"]) == ("", "semmix table")
 
 
-def test_no_seeds_and_no_results_are_no_table():
+def test_no_seeds_no_scale_and_no_results_are_no_table():
+    for scale in (0.0, -1.0, float("nan")):
+        with pytest.raises(SemmixError, match="scale"):
+            TableConfig(name="main", scale=scale)
     with pytest.raises(SemmixError, match="at least one seed"):
         TableConfig(name="main", seeds=0)
     with pytest.raises(SemmixError, match="no results here"):

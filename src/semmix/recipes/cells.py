@@ -115,6 +115,8 @@ class Setting:
     protocol: Protocol = PROTOCOLS["semmix"]
     encoder: str = OWN
     generator: str = OWN
+    scale: float | None = None
+    """The scale s of lines that name none; that of the data set and encoder by default."""
     device: str = "auto"
 
 
@@ -150,16 +152,24 @@ class CellBuilder:
         )  # fmt: skip
 
     def _mixing(self, learned_from: DatasetConfig) -> Mixing:
-        training, encoder = self.training, self.setting.encoder
-        own = training.own_scale if encoder == OWN else None
+        training = self.training
         return Mixing(
             learned_from=learned_from,
             generator=self.setting.generator,
             training=replace(training.generator, device=self.setting.device),
             sampler=training.sampler,
             num_sets=training.sets_per_pair * self.num_pairs,
-            encoder=encoder,
-            scale=training.clip_scale if encoder.startswith("clip:") else own,
+            encoder=self.setting.encoder,
+            scale=self.scale,
+        )
+
+    @property
+    def scale(self) -> float | None:
+        """The scale s of a line that has none of its own; None: chosen on validation images."""
+        encoder = self.setting.encoder
+        own = self.training.own_scale if encoder == OWN else None
+        return self.setting.scale or (
+            self.training.clip_scale if encoder.startswith("clip:") else own
         )
 
     @property

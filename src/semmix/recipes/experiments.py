@@ -91,7 +91,8 @@ def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
 
 def _joint(build: CellBuilder) -> dict[str, Any]:
     """Return what changes where all images pass through the network together."""
-    scale = build.training.joint_scale if build.setting.encoder == OWN else None
+    is_ours = build.setting.encoder == OWN and build.setting.scale is None
+    scale = build.training.joint_scale if is_ours else None
     return {"options": {"batch_statistics": "joint"}, **({"scale": scale} if scale else {})}
 
 
@@ -117,7 +118,7 @@ def _variants(build: CellBuilder) -> list[Cell]:
             for whose, (words, scales) in STATISTICS.items()
             for s in scales
         ),
-        *([_cell(build, "s by the rule", scale=None)] if build.training.own_scale else []),
+        *([_cell(build, "s by the rule", scale=None)] if build.scale else []),
         *(
             _cell(build, f"sets of {share:.0%} of the data", num_sets=num)
             for share, num in sets.items()

@@ -22,6 +22,7 @@ from semmix.recipes.results import finished_runs, is_trained, keep_run, measure_
 from semmix.recipes.running import plain_cell, run_cell
 from semmix.recipes.show import Line, render
 from semmix.report.tables import estimate
+from semmix.training.checks import check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class TableConfig:
     """own: trained on the training split; or a generator's folder, or zoo:NAME."""
     encoder: str = OWN
     """own: a plain network trained first; or kind:what, as semmix annotate takes it."""
+    scale: float | None = None
+    """The scale s of lines that do not name one; that of the data set and encoder by default."""
     out: Path = Path("runs/tables")
     """Folder of generators, mixed sets and runs; run the same command again to go on."""
     keep: Path | None = None
@@ -68,6 +71,8 @@ class TableConfig:
             raise SemmixError("nobody to do the runs", f"jobs={self.jobs}", "use at least one job")
         if self.seeds is not None and self.seeds < 1:
             raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
+        if self.scale is not None:
+            check_positive(scale=self.scale)
         if self.from_ is not None and not self.from_.is_dir():
             fix = "name the folder that --keep filled"
             raise SemmixError("no results here", self.from_, fix)
@@ -91,7 +96,7 @@ def chosen_cells(config: TableConfig) -> list[Cell]:
     """Return the cells the command asks for, within its budget."""
     setting = Setting(
         protocol=protocol_called(config.protocol), encoder=config.encoder,
-        generator=config.generator, device=config.device,
+        generator=config.generator, scale=config.scale, device=config.device,
     )  # fmt: skip
     cells = plan_table(config.name, config.dataset, setting, config.classifier)
     names = [cell.name for cell in cells]
@@ -191,7 +196,7 @@ def command_for(cell: Cell, config: TableConfig) -> str:
     words = ["semmix", "table", cell.table, "--dataset", cell.data.dataset, "--cells", cell.name]
     words += ["--seeds", str(cell.seeds)]
     defaults = TableConfig(name=cell.table)
-    for option in ("classifier", "budget", "protocol", "generator", "encoder", "out"):
+    for option in ("classifier", "budget", "protocol", "generator", "encoder", "scale", "out"):
         value = getattr(config, option)
         words += [f"--{option}", str(value)] if value != getattr(defaults, option) else []
     if config.from_:
