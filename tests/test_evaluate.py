@@ -17,6 +17,7 @@ from semmix.cli import main
 from semmix.evaluate import EvaluateConfig, evaluate_file
 from semmix.evaluate.calibrate import CALIBRATORS, fit, make_folds, make_pool
 from semmix.evaluate.samples import Samples
+from semmix.report.tables import percent
 
 
 def predictions(num_samples=300, num_classes=4, seed=0):
@@ -38,9 +39,9 @@ def given(evaluation):
 # --- reading --------------------------------------------------------------------------------------
 
 
-def write_npz(folder, logits, labels):
-    np.savez(folder / "x.npz", logits=logits, labels=labels)
-    return folder / "x.npz"
+def write_npz(folder, logits, labels, name="x.npz"):
+    np.savez(folder / name, logits=logits, labels=labels)
+    return folder / name
 
 
 def write_npy(folder, logits, labels):
@@ -280,6 +281,54 @@ def test_columns_without_common_numbers_stay_where_they_are(tmp_path):
     assert evaluation["warnings"] == []
 
 
+def test_one_kind_of_score_is_read(tmp_path):
+    """Columns of the other kind, of the chosen class or of the row are no classes."""
+    logits, labels = predictions()
+    probs = cal.softmax(logits)
+    one = score_columns("logit_", logits)
+    tables = {
+        "both": {"label": labels, **one, **score_columns("prob_", probs)},
+        "top": {"label": labels, "pred": logits.argmax(1), "prob": probs.max(1), **one},
+        "beside": {"label": labels, **score_columns("class_", probs), "confidence": probs.max(1)},
+        "named": {"label": labels, **dict(zip("abcd", probs.T, strict=True)), "loss": labels * 0.1},
+        "twice": {"label": labels, **score_columns("prob_", probs), "prob": probs.max(1)},
+    }
+    for name, columns in tables.items():
+        evaluation = evaluate(write_table(tmp_path / f"{name}.csv", **columns))
+        assert evaluation["num_classes"] == 4, name
+        assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels)), name
+
+
+def test_two_series_of_columns_are_not_joined(tmp_path):
+    logits, labels = predictions()
+    columns = {**score_columns("a_logit_", logits), **score_columns("b_logit_", logits)}
+    table = write_table(tmp_path / "x.csv", label=labels, **columns)
+    with pytest.raises(SemmixError, match=r"(?s)which columns hold the scores.*--scores PREFIX"):
+        evaluate(table)
+    assert evaluate(table, scores="b_logit_")["num_classes"] == 4
+
+
+def test_options_that_would_change_nothing_are_refused(tmp_path):
+    path = write_npz(tmp_path, *predictions())
+    write_safetensors(tmp_path, *predictions()).rename(tmp_path / "logits-test.safetensors")
+    for option in ({"val": path}, {"scores": "logits"}, {"val_labels": "labels"}):
+        with pytest.raises(SemmixError, match="a run folder holds its own parts"):
+            evaluate(tmp_path, **option)
+    table = write_csv(tmp_path, *predictions())
+    with pytest.raises(SemmixError, match="no validation part"):
+        evaluate(table, val_scores="class ")
+
+
+def test_a_validation_part_can_be_named_within_a_file(tmp_path):
+    (a_logits, a_y), (b_logits, b_y) = predictions(), predictions(seed=1)
+    np.savez(tmp_path / "n.npz", a_logits=a_logits, a_y=a_y, b_logits=b_logits, b_y=b_y)
+    names = {"scores": "b_logits", "labels": "b_y", "val_scores": "a_logits", "val_labels": "a_y"}
+    one = evaluate(tmp_path / "n.npz", **names)
+    paths = [write_npz(tmp_path, a_logits, a_y, "a.npz"), write_npz(tmp_path, b_logits, b_y)]
+    two = evaluate(paths[1], val=paths[0])
+    assert [r["metrics"] for r in one["results"]] == [r["metrics"] for r in two["results"]]
+
+
 def test_columns_of_plain_numbers(tmp_path):
     """As pandas writes them, with a column of row numbers that has no name."""
     logits, labels = predictions()
@@ -375,6 +424,11 @@ def test_without_validation_nothing_judges_itself(tmp_path):
     cheating = cal.IsotonicCalibrator().fit(logits, labels).transform(logits)
     assert cal.brier(cheating, labels) < 2 / 3 < cal.brier(honest, labels)
     assert np.bincount(folds).tolist() == [40] * 5
+
+
+def test_folds_beyond_a_byte(tmp_path):
+    folds = make_folds(1000, 300, seed=0)
+    assert sorted(set(folds.tolist())) == list(range(300))
 
 
 def test_one_sample_can_be_measured_but_not_split(tmp_path):
@@ -488,10 +542,75 @@ def test_labels_from_one(tmp_path):
     assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
 
 
+@pytest.mark.parametrize("without", ["val", "test"])
+def test_labels_from_one_in_a_part_that_lacks_the_last_class(without, tmp_path):
+    """Both parts count alike, whichever shows it."""
+    parts = {role: predictions(seed=seed) for seed, role in enumerate(("val", "test"))}
+    logits, labels = parts[without]
+    parts[without] = logits[labels < 3], labels[labels < 3]
+    by_first = []
+    for first in (0, 1):
+        paths = [
+            write_npz(tmp_path, logits, labels + first, f"{role}{first}.npz")
+            for role, (logits, labels) in parts.items()
+        ]
+        by_first.append(evaluate(paths[1], val=paths[0]))
+    zero, one = ([r["metrics"] for r in evaluation["results"]] for evaluation in by_first)
+    assert zero == one
+    assert len([w for w in by_first[1]["warnings"] if "one was subtracted" in w]) == 2
+
+
+def test_columns_numbered_from_one_tell_what_labels_mean(tmp_path):
+    logits, labels = predictions()
+    logits, labels = logits[labels < 3], labels[labels < 3]
+    columns = {f"prob_{k + 1}": cal.softmax(logits)[:, k] for k in range(4)}
+    for first in (0, 1):
+        table = write_table(tmp_path / f"{first}.csv", label=labels + first, **columns)
+        metrics = given(evaluate(table, out=tmp_path / f"out{first}"))
+        assert metrics["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+def test_labels_of_both_kinds_are_refused(tmp_path):
+    logits, labels = predictions()
+    paths = [write_npz(tmp_path, logits, labels + k, f"{k}.npz") for k in (0, 1)]
+    with pytest.raises(SemmixError, match="out of range: from 1 to 4"):
+        evaluate(paths[1], val=paths[0])
+
+
+def test_an_accuracy_of_two_classes_is_not_near_chance_at_two_thirds(tmp_path):
+    logits, labels = predictions(num_classes=2)
+    labels[:40] = 1 - labels[:40]
+    assert 0.6 < cal.accuracy(cal.softmax(logits), labels) < 0.75
+    assert "near chance" not in warnings_of(tmp_path, logits, labels)[1]
+    assert "near chance" in warnings_of(tmp_path, logits, np.arange(300) % 2)[1]
+
+
+def test_a_row_beyond_the_first_ones_is_named_as_it_stands(tmp_path, monkeypatch):
+    logits, labels = predictions()
+    logits[250, 1] = np.nan
+    monkeypatch.setattr("semmix.evaluate.samples.LOOKED_AT", 100)
+    with pytest.raises(SemmixError, match="NaN or infinity: row 250"):
+        evaluate(write_npz(tmp_path, logits, labels))
+
+
+def test_small_probabilities_beyond_the_first_rows_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.evaluate.samples.LOOKED_AT", 100)
+    probs = np.tile([0.6, 0.4], (300, 1))
+    probs[200:] = 1 - 1e-12, 1e-12
+    labels = (np.arange(300) % 3 == 0).astype(int)
+    evaluation, _ = warnings_of(tmp_path, probs, labels, "probs")
+    assert given(evaluation)["nll"] == pytest.approx(cal.nll(probs, labels), rel=1e-9)
+
+
 def test_validation_equal_to_test(tmp_path):
     logits, labels = predictions()
     path = write_npz(tmp_path, logits, labels)
-    assert "100% of the validation rows" in " ".join(evaluate(path, val=path)["warnings"])
+    told = "100% of the test rows are also in the validation part"
+    assert told in " ".join(evaluate(path, val=path)["warnings"])
+    few = write_npz(tmp_path, logits[:60], labels[:60], "few.npz")
+    for test, val in ((few, path), (path, few)):
+        warnings = " ".join(evaluate(test, val=val)["warnings"])
+        assert "of the test rows are also in the validation part" in warnings
 
 
 def test_temperature_fitted_on_test(tmp_path):
@@ -636,6 +755,41 @@ def test_same_command_same_bytes(tmp_path):
     assert outputs[0] == outputs[1]
 
 
+VOTES = np.array([[0.6, 0.2, 0.2], [0.6, 0.35, 0.05], [0.8, 0.1, 0.1], [0.4, 0.3, 0.3]])
+
+
+def tied_predictions(num_samples=2000):
+    """Probabilities with many ties, right on edges of bins, as votes and trees have them."""
+    random = np.random.default_rng(3)
+    probs = VOTES[random.integers(0, 4, num_samples)]
+    return probs, (random.random(num_samples) > probs[:, 0] - 0.1).astype(int)
+
+
+def test_equal_probabilities_stay_equal(tmp_path):
+    probs, labels = tied_predictions()
+    np.savez(tmp_path / "votes.npz", probs=probs, labels=labels)
+    metrics = given(evaluate(tmp_path / "votes.npz"))
+    for name, metric in (("ece", cal.ece), ("aece", cal.aece), ("aurc", cal.aurc)):
+        assert metrics[name] == pytest.approx(metric(probs, labels), abs=1e-12)
+
+
+def test_many_equal_probabilities_stay_equal(tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.evaluate.samples.ROWS_PER_BLOCK", 100)
+    monkeypatch.setattr("semmix.evaluate.measure.MOST_KEPT", 200)
+    test_equal_probabilities_stay_equal(tmp_path)
+
+
+def test_intervals_hold_their_value(tmp_path):
+    probs, labels = tied_predictions()
+    np.savez(tmp_path / "votes.npz", probs=probs, labels=labels)
+    result = evaluate(tmp_path / "votes.npz", resamples=200)["results"][0]
+    for name, (low, high) in result["intervals"].items():
+        assert low <= result["metrics"][name] <= high, name
+    low, high = result["intervals"]["nll"]
+    expected = cal.interval(cal.nll, probs, labels)
+    assert (low, high) == pytest.approx(tuple(expected), abs=2e-3)
+
+
 def test_many_samples_are_compressed_without_loss(tmp_path, monkeypatch):
     logits, labels = predictions(num_samples=1000)
     path = write_npz(tmp_path, logits, labels)
@@ -678,10 +832,17 @@ def test_the_page_is_drawn_from_a_part_of_many_rows(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(1000, 4))
     np.savez(tmp_path / "m.npz", logits=logits, labels=logits.argmax(1))
-    evaluate_file(EvaluateConfig(path=tmp_path / "m.npz", calibrators=("temperature",)))
+    evaluation = evaluate(tmp_path / "m.npz", level=0.5, bins=7)
     html = (tmp_path / "m-evaluation" / "report.html").read_text()
-    assert "Drawn from 200 random rows" in html
+    assert "drawn from 200 random rows" in html
     assert "temperature" in html
+    assert '<p class="meta">1,000 images</p>' in html
+    assert "[50 % interval over the images]" in html
+    assert "into 7 bins" in html
+    metrics = given(evaluation)
+    assert f"{percent(metrics['confidence'])} sure on average" in html
+    for name in ("nll", "brier"):  # of all rows
+        assert f"{metrics[name]:.3f} <span" in html
 
 
 def test_ones_own_calibrator(tmp_path, monkeypatch):
@@ -703,6 +864,8 @@ def test_ones_own_calibrator(tmp_path, monkeypatch):
     ):
         with pytest.raises(SemmixError, match=message):
             EvaluateConfig(path=path, calibrators=(name,))
+    with pytest.raises(SemmixError, match="cannot be fitted here"):
+        evaluate(path, calibrators=("semmix.calibration:DensityRatioCalibrator",))
 
 
 # --- people ---------------------------------------------------------------------------------------

@@ -110,6 +110,15 @@ def test_load_refuses_the_unknown(tmp_path):
         cal.load_calibrator(tmp_path)
 
 
+def test_load_refuses_half_a_calibrator(tmp_path):
+    TemperatureScaler().fit(*overconfident()).save(tmp_path)
+    (tmp_path / "calibrator.safetensors").unlink()
+    for text in ((tmp_path / "calibrator.json").read_text(), "{}"):
+        (tmp_path / "calibrator.json").write_text(text)
+        with pytest.raises(SemmixError, match="no whole calibrator"):
+            cal.load_calibrator(tmp_path)
+
+
 @pytest.mark.parametrize("calibrator", LOGIT_BASED, ids=str)
 def test_kinds_of_arrays(calibrator):
     logits, labels = overconfident(4, 100)

@@ -11,6 +11,7 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator
 
+from semmix import SemmixError
 from semmix import calibration as cal
 
 
@@ -33,6 +34,12 @@ def test_overconfident_bayes_is_mended(calibrator):
     probs = model.predict_proba(X[2000:])
     assert cal.ece(probs, y[2000:]) < 0.5 * cal.ece(plain, y[2000:])
     assert set(model.predict(X[2000:])) == {"ant", "bee", "cat"}
+
+
+def test_one_fold_is_no_cross_validation():
+    X, y = make_classification(30, random_state=0)
+    with pytest.raises(SemmixError, match="two folds: cv=1"):
+        cal.CalibratedClassifier(cv=1).fit(X, y)
 
 
 def test_decision_values_will_do():

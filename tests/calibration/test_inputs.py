@@ -35,7 +35,7 @@ MISTAKES = [
     (PROBS[None], LABELS, "wrong shape"),
     (PROBS[:, :0], LABELS, "wrong shape"),
     (PROBS[:, :1], [0, 0, 0], "sigmoid"),
-    (0.5, LABELS, "empty"),
+    (0.5, LABELS, "must be an array"),
     (PROBS, LABELS + 1, "start at 1"),
     (PROBS, LABELS + 7, "out of range"),
     (PROBS, LABELS - 100, "ignore_index"),
@@ -74,7 +74,9 @@ def test_bins(bins):
             metric(PROBS, LABELS, bins)
 
 
-@pytest.mark.parametrize("weights", [[1, 1], [1, -1, 1], [0, 0, 0], [1, np.nan, 1], [[1, 1, 1]]])
+@pytest.mark.parametrize(
+    "weights", [[1, 1], [1, -1, 1], [0, 0, 0], [1, np.nan, 1], [[1, 1, 1]], 2.0]
+)
 def test_class_weights(weights):
     with pytest.raises(SemmixError, match="weight"):
         cal.ece(PROBS, LABELS, class_weights=weights)

@@ -312,6 +312,8 @@ def test_nll_of_an_impossible_label_is_finite():
     assert cal.nll([[1.0, 0.0]], [1]) == pytest.approx(-math.log(np.finfo(np.float64).tiny))
     single = np.array([[1.0, 0.0]], np.float32)
     assert cal.nll(single, [1]) == pytest.approx(-math.log(np.finfo(np.float32).tiny))
+    for half in (single.astype(np.float16), torch.tensor(single).half()):
+        assert cal.nll(half, [1]) == pytest.approx(-math.log(2**-24))
 
 
 def test_entropy():

@@ -75,5 +75,9 @@ def test_mistakes():
         cal.proximity(np.eye(5), num_neighbours=0)
     with pytest.raises(SemmixError, match=r"pass \[N, D\]"):
         cal.proximity([1.0, 2.0, 3.0], num_neighbours=1)
+    with pytest.raises(SemmixError, match="5 numbers each in features, 4 in the pool"):
+        cal.proximity(np.eye(5), np.eye(4), num_neighbours=1)
+    with pytest.raises(SemmixError, match="features hold NaN"):
+        cal.proximity([[np.nan, 1.0], [1.0, 0.0]], num_neighbours=1)
     with pytest.raises(SemmixError, match="one per sample"):
         piece([[0.5, 0.5]], [0], [0.1, 0.2])

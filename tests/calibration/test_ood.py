@@ -70,11 +70,25 @@ def test_scores_of_huge_logits():
         assert np.isfinite(cal.ood_score(logits, by)).all()
 
 
+def test_very_sure_answers_keep_their_order():
+    """Beyond a margin of 35, 1 less a probability is 0 in float64."""
+    margins = np.arange(30.0, 300.0, 5.0)
+    logits = np.stack([margins, np.zeros_like(margins), np.zeros_like(margins)], 1)
+    for by in ("entropy", "max-prob"):
+        scores = cal.ood_score(logits, by)
+        assert (np.diff(scores) < 0).all()
+    expected = 2 * np.exp(-margins)
+    assert cal.ood_score(logits, "max-prob") == pytest.approx(expected, rel=1e-9)
+    assert cal.ood_score(logits, "entropy") == pytest.approx(expected * (1 + margins), rel=1e-9)
+
+
 def test_mistakes():
     with pytest.raises(SemmixError, match="entropy"):
         cal.ood_score([[1.0, 2.0]], "entrpy")
     with pytest.raises(SemmixError, match="out"):
         cal.ood_aupr([1.0], [2.0], "inn")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(SemmixError, match="recall must lie between 0 and 1"):
+        cal.ood_fpr([1.0], [2.0], recall=1.5)
     with pytest.raises(SemmixError, match="NaN"):
         ood_auroc([np.nan], [1.0])
     with pytest.raises(SemmixError, match="vector"):

@@ -15,6 +15,7 @@ from semmix.report.charts import (
     reliability_chart,
     risk_chart,
     training_chart,
+    verdict,
 )
 from semmix.report.runs import Predictions
 from semmix.report.svg import Frame, round_ticks, series_style, spread, tag
@@ -100,6 +101,7 @@ def test_verdict_names_the_side():
     for right, word in ((6, "over-confident by 30.0"), (10, "under-confident by 10.0")):
         labels = np.array([0] * right + [1] * (10 - right))
         assert word in Series("s", (Predictions(probs, labels),)).verdict
+    assert verdict(0.7502, 0.7499).endswith("right: neither too sure nor too unsure")
 
 
 def test_bars_reach_as_high_as_the_accuracy(series):

@@ -139,6 +139,13 @@ def test_a_single_run_without_curve_gallery_or_baseline(tmp_path, make_run):
     assert {"training", "sets"}.isdisjoint(a["href"][1:] for a in page.all("a"))
 
 
+def test_a_curve_that_was_cut_off_is_named(tmp_path, make_run):
+    folder = make_run(tmp_path / "run", "mine", 0)
+    (folder / "stats.jsonl").write_text('{"epoch": 1}\n{"epo')
+    with pytest.raises(SemmixError, match=r"cannot read .*stats\.jsonl"):
+        write_report([folder], tmp_path / "r.html", title="one")
+
+
 def test_class_names_must_fit(run_folders, tmp_path):
     with pytest.raises(SemmixError, match="2 names for 4 classes"):
         write_report(run_folders, tmp_path / "r.html", title="", class_names=["a", "b"])
@@ -211,6 +218,13 @@ def test_a_perfect_classifier_can_be_reported(tmp_path):
     perfect = Predictions(probs, np.arange(30) % 3)
     page = Page(write_evaluation({"as given": perfect}, tmp_path / "e.html", title="perfect"))
     assert "nan" not in page.texts["td"].lower()
+
+
+def test_one_pair_of_runs_has_no_interval_to_include_zero(tmp_path, make_run):
+    folders = [make_run(tmp_path / "a", "ce", 0), make_run(tmp_path / "b", "csm", 0)]
+    page = Page(write_report(folders, tmp_path / "r.html", title="pair", baseline="ce"))
+    assert "one pair: no interval" in page.source
+    assert 'title="no clear difference"' not in page.source
 
 
 def test_a_baseline_that_no_run_has_is_refused(run_folders, tmp_path):

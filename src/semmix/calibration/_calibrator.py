@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -121,11 +122,15 @@ class Calibrator:
 def load_calibrator(folder: Path) -> Calibrator:
     """Return the fitted calibrator that `save` wrote into `folder`."""
     about = read_json(Path(folder) / "calibrator.json")
-    if about["kind"] not in Calibrator.kinds:
-        raise unknown_name("calibrator", about["kind"], Calibrator.kinds)
-    calibrator = Calibrator.kinds[about["kind"]](**about["settings"])
-    tensors = load_file(Path(folder) / "calibrator.safetensors")
-    calibrator.num_classes_ = about["num_classes"]
+    try:
+        if about["kind"] not in Calibrator.kinds:
+            raise unknown_name("calibrator", about["kind"], Calibrator.kinds)
+        calibrator = Calibrator.kinds[about["kind"]](**about["settings"])
+        tensors = load_file(Path(folder) / "calibrator.safetensors")
+        calibrator.num_classes_ = about["num_classes"]
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        fix = "fit and save the calibrator again"
+        raise SemmixError(f"{folder} holds no whole calibrator", repr(error), fix) from error
     calibrator.state_ = {name: tensor.numpy() for name, tensor in tensors.items()}
     return calibrator
 

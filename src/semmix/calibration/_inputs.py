@@ -82,11 +82,17 @@ def least_positive(probs: Array) -> float:
 
 def as_vector(values: Any, name: str) -> Array:
     """Return finite numbers `[N]` as a float64 array."""
-    vector = as_float64(as_rows(values, name))
+    vector = as_finite(values, name)
     if vector.ndim != 1:
         raise SemmixError(f"{name} must be a vector", _shape(vector), "pass one number per sample")
-    _check_finite(vector, name)
     return vector
+
+
+def as_finite(values: Any, name: str) -> Array:
+    """Return finite numbers with at least one row as a float64 array."""
+    array = as_float64(as_rows(values, name))
+    _check_finite(array, name)
+    return array
 
 
 def as_rows(values: Any, name: str) -> Rows:
@@ -94,7 +100,9 @@ def as_rows(values: Any, name: str) -> Rows:
     values = values.detach() if isinstance(values, Tensor) else _as_array(values, name)
     if values.is_complex() if isinstance(values, Tensor) else np.iscomplexobj(values):
         raise SemmixError(f"{name} must be real", values.dtype, "pass the real part")
-    if values.ndim == 0 or len(values) == 0:
+    if values.ndim == 0:
+        raise SemmixError(f"{name} must be an array", values.item(), "pass one row per sample")
+    if len(values) == 0:
         raise SemmixError(f"{name} must not be empty", _shape(values), "pass at least one sample")
     # Torch subtracts no booleans.
     return values.int() if values.dtype == torch.bool else values

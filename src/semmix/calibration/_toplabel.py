@@ -32,14 +32,22 @@ class TopLabel:
     """Confidence of the predicted class, whether it was right, and the sample's weight, `[N]` each.
 
     With soft labels `correct` is the probability that the label gives to the predicted class.
+    `count` is how many samples they stand for; each for itself by default.
     """
 
-    def __init__(self, confidence: Array, correct: Array, weights: Array | None = None):
+    def __init__(
+        self,
+        confidence: Array,
+        correct: Array,
+        weights: Array | None = None,
+        count: int | None = None,
+    ):
         self.confidence = confidence
         self.correct = correct
         # Without weights all are 1, in no memory of their own.
         self.weights = np.broadcast_to(1.0, len(confidence)) if weights is None else weights
         self.unweighted = weights is None
+        self.count = len(confidence) if count is None else count
         self._index: dict[int, Array] = {}
 
     def reweighted(self, weights: Array) -> TopLabel:
@@ -48,16 +56,21 @@ class TopLabel:
         other.weights, other.unweighted = weights, False
         return other
 
-    def compressed(self, cells: int) -> TopLabel:
+    def compressed(self, cells: int, tied: bool = False) -> TopLabel:
         """Return few weighted samples in place of many: one per narrow bin, right or wrong.
 
-        The sums of every bin whose edges are among the `cells` are kept. Hard labels only.
+        The sums of every bin whose edges are among the `cells` are kept. Hard labels only. `tied`
+        gives both the mean confidence of their cell, so that neither is ranked before the other.
         """
-        index = 2 * bin_index(self.confidence, cells) + (self.correct > 0)
+        cell = bin_index(self.confidence, cells)
+        index = 2 * cell + (self.correct > 0)
         weights = np.bincount(index, self.weights)
-        used = weights > 0
-        confidence = np.bincount(index, self.weights * self.confidence)[used] / weights[used]
-        return TopLabel(confidence, np.flatnonzero(used) % 2 * 1.0, weights[used])
+        used = np.flatnonzero(weights > 0)
+        group, chosen = (cell, used // 2) if tied else (index, used)
+        mass = np.bincount(group, self.weights)[chosen]
+        # Rounded, so that what was equal still is, whatever the order of a sum.
+        confidence = np.bincount(group, self.weights * self.confidence)[chosen] / mass
+        return TopLabel(confidence.round(9), used % 2 * 1.0, weights[used], self.count)
 
     def risk_coverage(self) -> RiskCoverage:
         """Return the error rate among the most confident samples, ties answered together."""
@@ -139,7 +152,7 @@ class TopLabel:
     def aece(self, bins: int = 15) -> float:
         mass = np.cumsum(self.tie_sums(np.ones(len(self.weights))))
         gap = np.cumsum(self.tie_sums(self.gaps))
-        ends = mass[-1] * chunk_ends(len(self.weights), check_bins(bins))
+        ends = mass[-1] * chunk_ends(self.count, check_bins(bins))
         # Within a run of ties both sums grow in proportion: chunks that meet there share it.
         at_ends = np.interp(ends, np.append(0.0, mass), np.append(0.0, gap))
         return float(np.abs(np.diff(at_ends)).sum() / mass[-1])
@@ -163,7 +176,7 @@ class TopLabel:
         from scipy.special import digamma
 
         # Scaled to a mean of one, weights count samples as the harmonic numbers need.
-        scale = len(self.weights) / self.weights.sum()
+        scale = self.count / self.weights.sum()
         mass = scale * self.tie_sums(np.ones(len(self.weights)))[::-1]
         errors = scale * self.tie_sums(1 - self.correct)[::-1]
         mass, errors = mass[mass > 0], errors[mass > 0]

@@ -32,6 +32,8 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "CalibratedClassifier":
         """Learn from features `[N, D]` and class labels of any type `[N]`."""
+        if self.cv < 2:
+            raise SemmixError("cross-validation needs two folds", f"cv={self.cv}", "5 is usual")
         X, y = validate_data(self, X, y)
         check_classification_targets(y)
         self.classes_, labels, counts = np.unique(y, return_inverse=True, return_counts=True)

@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 from semmix.calibration._bins import BinSums, Reliability, bin_index, check_bins
 from semmix.calibration._inputs import Array, Rows, as_probs, check_samples, prob_blocks
 from semmix.calibration._toplabel import sample_weights, top_label
+
+LEAST_HALF = float(np.finfo(np.float16).smallest_subnormal)
+"""What a zero in float16 is taken for, since what is much smaller is written so."""
 
 
 def accuracy(
@@ -163,7 +167,8 @@ def nll(
 ) -> float:
     """Return the mean negative log-likelihood in nats; the cross-entropy for soft labels.
 
-    A probability of 0 counts as the smallest normal number of its type: the result is finite.
+    A probability of 0 counts as the smallest normal number of its type, in float16 as the smallest
+    of all, 6e-8: the result is finite.
     """
     probs, labels = check_samples(probs, labels, ignore_index)
     weights = sample_weights(labels, class_weights, probs.shape[1])
@@ -228,8 +233,10 @@ def reliability(
 def log_losses(probs: Rows, labels: Array) -> Array:
     """Return each sample's -sum_k q_k log p_k in float64, `[N]`."""
     losses = np.empty(len(labels))
+    is_half = probs.dtype in (torch.float16, np.float16)
     for where, block in prob_blocks(probs):
-        tiny, targets = np.finfo(block.dtype).tiny, labels[where]
+        tiny = LEAST_HALF if is_half else np.finfo(block.dtype).tiny
+        targets = labels[where]
         if targets.ndim == 1:
             chosen = block[np.arange(len(block)), targets]
             losses[where] = -np.log(np.maximum(chosen, tiny, dtype=np.float64))

@@ -7,7 +7,7 @@ import torch
 
 from semmix._errors import SemmixError, unknown_name
 from semmix.calibration._bins import check_bins
-from semmix.calibration._inputs import Array, as_logits, as_rows, as_vector, row_blocks
+from semmix.calibration._inputs import Array, as_finite, as_rows, as_vector, row_blocks
 from semmix.calibration._toplabel import TopLabel, top_label
 
 
@@ -33,6 +33,9 @@ def proximity(
     unit = _unit_rows(features)
     candidates = unit if pool is None else _unit_rows(pool)
     own = pool is None
+    if unit.shape[1] != candidates.shape[1]:
+        seen = f"{unit.shape[1]} numbers each in features, {candidates.shape[1]} in the pool"
+        raise SemmixError("features and pool do not fit", seen, "pass features of one network")
     if len(candidates) < num_neighbours + own:
         fix = f"pass at least {num_neighbours + own} rows, or lower num_neighbours"
         raise SemmixError("too few samples to find neighbours", len(candidates), fix)
@@ -86,7 +89,7 @@ def grouped_ece(top: TopLabel, groups: Array, bins: int) -> float:
 def _unit_rows(features: Any) -> torch.Tensor:
     if (rows := as_rows(features, "features")).ndim != 2:
         raise SemmixError("features have the wrong shape", tuple(rows.shape), "pass [N, D]")
-    rows = torch.from_numpy(np.array(as_logits(rows)))
+    rows = torch.from_numpy(as_finite(rows, "features").copy())
     length = rows.norm(dim=1, keepdim=True)
     if bool((length == 0).any()):
         row = int((length == 0).nonzero()[0, 0])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from semmix._errors import unknown_name
+from semmix._errors import SemmixError, unknown_name
 from semmix.calibration._inputs import Array, as_logits, as_vector
 
 Score = Literal["entropy", "max-prob", "max-logit", "energy"]
@@ -25,9 +25,7 @@ def ood_score(logits: Any, by: Score = "entropy") -> Array:
     """
     if by not in _SCORES:
         raise unknown_name("score", by, _SCORES)
-    logits = as_logits(logits)
-    log_total = np.logaddexp.reduce(logits, axis=1)
-    return _SCORES[by](logits, log_total)
+    return _SCORES[by](as_logits(logits))
 
 
 def ood_auroc(in_scores: Any, out_scores: Any) -> float:
@@ -62,6 +60,8 @@ def ood_fpr(in_scores: Any, out_scores: Any, recall: float = 0.95) -> float:
 
     With the default this is the "FPR95" of Hendrycks and Gimpel 2017 and of ODIN.
     """
+    if not 0 <= recall <= 1:
+        raise SemmixError("recall must lie between 0 and 1", recall, "0.95 is usual")
     inside, outside = _scores(in_scores, out_scores)
     threshold = np.quantile(inside, recall, method="inverted_cdf")
     return float((outside <= threshold).mean())
@@ -71,14 +71,31 @@ def _scores(in_scores: Any, out_scores: Any) -> tuple[Array, Array]:
     return as_vector(in_scores, "in_scores"), as_vector(out_scores, "out_scores")
 
 
-def _entropy(logits: Array, log_total: Array) -> Array:
-    probs = np.exp(logits - log_total[:, None])
-    return log_total - np.einsum("nk,nk->n", probs, logits)
+def _behind(logits: Array) -> tuple[Array, Array]:
+    """Return how far each logit is behind its row's largest, and exp of it, 0 for that one.
+
+    Sums without the largest keep their digits where it outweighs the others by far.
+    """
+    behind = logits - logits.max(1, keepdims=True)
+    others = np.exp(behind)
+    others[np.arange(len(others)), logits.argmax(1)] = 0
+    return behind, others
+
+
+def _entropy(logits: Array) -> Array:
+    behind, others = _behind(logits)
+    rest = others.sum(1)
+    return np.log1p(rest) - np.einsum("nk,nk->n", others, behind) / (1 + rest)
+
+
+def _less_than_sure(logits: Array) -> Array:
+    rest = _behind(logits)[1].sum(1)
+    return rest / (1 + rest)
 
 
 _SCORES = {
     "entropy": _entropy,
-    "max-prob": lambda logits, log_total: -np.expm1(logits.max(1) - log_total),
-    "max-logit": lambda logits, log_total: -logits.max(1),
-    "energy": lambda logits, log_total: -log_total,
+    "max-prob": _less_than_sure,
+    "max-logit": lambda logits: -logits.max(1),
+    "energy": lambda logits: -np.logaddexp.reduce(logits, axis=1),
 }

@@ -172,7 +172,8 @@ class CalibrationStream:
         if len(self._kept) > 1:
             names = ("confidence", "correct", "weights")
             columns = ([getattr(top, name) for top in self._kept] for name in names)
-            self._kept = [TopLabel(*map(np.concatenate, columns))]
+            count = sum(top.count for top in self._kept)
+            self._kept = [TopLabel(*map(np.concatenate, columns), count=count)]
         return self._kept[0]
 
     def _kind(self) -> tuple[int, int, bool, list[float] | None]:

@@ -32,7 +32,7 @@ from semmix.evaluate.measure import measure_samples
 from semmix.evaluate.page import write_page
 from semmix.evaluate.parts import Names
 from semmix.evaluate.read import read_parts
-from semmix.evaluate.samples import Samples, compare_parts, look_closer, make_samples
+from semmix.evaluate.samples import Samples, compare_parts, first_label, look_closer, make_samples
 from semmix.evaluate.write import print_table, write_evaluation
 
 
@@ -56,7 +56,7 @@ class EvaluateConfig:
     """Name of the array of logits or probabilities, or how its columns begin; else guessed."""
 
     labels: str | None = None
-    """Name of the array or column of labels, or an .npy or .npz file; else guessed."""
+    """Name of the array or column of labels; of an .npy file, that of its labels; else guessed."""
 
     val_scores: str | None = None
     """Like `scores`, for the validation part."""
@@ -93,7 +93,7 @@ class EvaluateConfig:
     def __post_init__(self):
         for name in self.calibrators:
             calibrator_called(name)
-        for name, least in (("bins", 1), ("resamples", 1), ("folds", 2)):
+        for name, least in (("bins", 1), ("resamples", 1), ("folds", 2), ("seed", 0)):
             if getattr(self, name) < least:
                 raise SemmixError(f"{name} is too small", getattr(self, name), f"at least {least}")
         if not 0 < self.level < 1:
@@ -142,9 +142,9 @@ def load_samples(
         Names(config.val_scores, config.val_labels),
     )
     parts = read_parts(config.path, config.val, names, val_names)
-    samples, notes, warnings = {}, [], []
+    samples, notes, warnings, first = {}, [], [], first_label(parts.values())
     for role, part in parts.items():
-        samples[role], mended = make_samples(part, config.kind)
+        samples[role], mended = make_samples(part, config.kind, first)
         notes.append(f"{role} from {part.origin}, read as {samples[role].kind}")
         warnings += [f"{role}: {warning}" for warning in mended]
     test, val = samples["test"], samples.get("val")

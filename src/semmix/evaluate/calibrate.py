@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from semmix.calibration import (
     MatrixScaler,
     TemperatureScaler,
     VectorScaler,
-    softmax,
 )
 from semmix.evaluate.parts import Array
 from semmix.evaluate.samples import Samples, random_rows
@@ -68,12 +67,22 @@ class Pool:
 
 @dataclass(frozen=True)
 class Fitted:
-    """One map from logits to probabilities, or one per fold, which never saw rows of its fold."""
+    """One map from logits to probabilities, or one per fold, which never saw rows of its fold.
+
+    Without any, probabilities are those of the samples.
+    """
 
     maps: list[Callable[[Array], Array]]
     folds: Array | None = None
     temperature: float | None = None
     """The temperature, or its mean over folds, where there is one."""
+
+    def blocks(self, samples: Samples) -> Iterator[tuple[slice, Array, Array]]:
+        """Yield where a block of rows stands, its probabilities and its labels."""
+        for where in samples.slices():
+            given = not self.maps
+            probs = samples.probs(where) if given else self.apply(where, samples.logits(where))
+            yield where, probs, samples.labels[where]
 
     def apply(self, where: slice, logits: Array) -> Array:
         """Return the probabilities of the rows that stand at `where`."""
@@ -85,7 +94,7 @@ class Fitted:
         return probs
 
 
-AS_GIVEN = Fitted([softmax])
+AS_GIVEN = Fitted([])
 
 
 def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
@@ -94,7 +103,7 @@ def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
         fix = "pass more samples, or --val FILE to fit calibrators on"
         raise SemmixError("a single sample cannot be split into folds", f"{num_rows} sample", fix)
     random = np.random.default_rng(fold_seed("folds", seed))
-    folds = np.resize(np.arange(num_folds, dtype=np.int8), num_rows)
+    folds = np.resize(np.arange(num_folds, dtype=np.int32), num_rows)
     random.shuffle(folds)
     return folds
 
@@ -102,7 +111,7 @@ def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
 def make_pool(samples: Samples, folds: Array | None, seed: int) -> Pool:
     """Return at most `FITTING_ROWS` random rows to fit on."""
     chosen = random_rows(len(samples), FITTING_ROWS, fold_seed("pool", seed))
-    logits = [logits[chosen[where]] for where, logits, _ in samples.blocks()]
+    logits = [samples.logits(where)[chosen[where]] for where in samples.slices()]
     return Pool(
         np.concatenate(logits), samples.labels[chosen], None if folds is None else folds[chosen]
     )
@@ -110,12 +119,19 @@ def make_pool(samples: Samples, folds: Array | None, seed: int) -> Pool:
 
 def fit(name: str, pool: Pool, folds: Array | None) -> Fitted:
     """Return the calibrator `name` fitted on the pool, or on all other folds for each fold."""
-    make = calibrator_called(name)
     if pool.folds is None:
-        calibrators = [make().fit(pool.logits, pool.labels)]
+        calibrators = [_fit_one(name, pool.logits, pool.labels)]
     else:
         others = [pool.folds != fold for fold in range(int(pool.folds.max()) + 1)]
-        calibrators = [make().fit(pool.logits[rows], pool.labels[rows]) for rows in others]
+        calibrators = [_fit_one(name, pool.logits[rows], pool.labels[rows]) for rows in others]
     temperatures = [c.temperature for c in calibrators if isinstance(c, TemperatureScaler)]
     temperature = float(np.mean(temperatures)) if temperatures else None
     return Fitted([calibrator.transform for calibrator in calibrators], folds, temperature)
+
+
+def _fit_one(name: str, logits: Array, labels: Array) -> Any:
+    try:
+        return calibrator_called(name)().fit(logits, labels)
+    except TypeError as error:
+        fix = "name one that is made without arguments and fitted on logits and labels alone"
+        raise SemmixError(f"{name} cannot be fitted here", error, fix) from error

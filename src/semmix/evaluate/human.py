@@ -29,7 +29,7 @@ def compare_with_people(
     """
     candidates = {ONE_HOT: np.eye(test.num_classes)[test.labels]}
     for name, each in fitted.items():
-        candidates[name] = np.concatenate([each.apply(where, z) for where, z, _ in test.blocks()])
+        candidates[name] = np.concatenate([probs for _, probs, _ in each.blocks(test)])
     return {
         "entropy": entropy(human),
         "agreement": {name: agreement(probs, human) for name, probs in candidates.items()},

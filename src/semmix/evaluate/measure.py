@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from semmix.calibration import CalibrationStream, TopLabel, interval_from, resampled
+from semmix.calibration.metrics import log_losses, squared_errors
 from semmix.evaluate.calibrate import Fitted
 from semmix.evaluate.parts import ROWS_PER_BLOCK, Array
 from semmix.evaluate.samples import Samples
@@ -28,8 +30,12 @@ BOOTSTRAPPED: dict[str, Callable[[TopLabel, int], float]] = {
     "oe": TopLabel.oe,
     "ue": TopLabel.ue,
     "mce": TopLabel.mce,
+    "confidence": lambda top, bins: top.mean_confidence(),
 }
-"""Metrics that get an interval: those the top label alone decides."""
+"""Metrics that are resampled: those the top label alone decides."""
+
+MEANS = {"nll": log_losses, "brier": squared_errors}
+"""Metrics that are means over samples, of these: their spread tells their interval."""
 
 HISTOGRAM_BINS = 50
 CURVE_POINTS = 200
@@ -40,24 +46,29 @@ def measure_samples(
 ) -> dict[str, Any]:
     """Return metrics, intervals and curves of the predictions as `fitted` makes them."""
     stream = CalibrationStream(samples.num_classes, bins)
-    class_sums = np.zeros((3, samples.num_classes))
-    for where, logits, labels in samples.blocks():
-        probs = fitted.apply(where, logits)
+    class_sums, squares = np.zeros((3, samples.num_classes)), dict.fromkeys(MEANS, 0.0)
+    for where, probs, labels in fitted.blocks(samples):
         stream.update(probs, labels)
         class_sums += _class_sums(probs, labels)
+        for name, losses in MEANS.items():
+            squares[name] += float(np.square(losses(probs, labels)).sum())
         if where.stop % MOST_KEPT == 0:
             stream.compress(bins * CELLS_OF_MANY)
     top = stream.top_label()
-    few = top.compressed(bins * FINE_CELLS)
+    few = top.compressed(bins * FINE_CELLS, tied=True)
+    metrics = stream.compute()
+    measured = _resample(few, bins, level, list(resampled(few, resamples, seed)))
+    for name, total in squares.items():
+        measured["intervals"][name] = _mean_interval(metrics[name], total, len(samples), level)
     return {
         "metrics": {
-            **stream.compute(),
+            **metrics,
             "debiased_ece": top.debiased_ece(bins),
             "smooth_ece": top.smooth_ece(),
             "aurc": top.aurc(),
         },
         "ece_of_chance": top.ece_of_chance(bins),
-        **_resample(few, bins, level, list(resampled(few, resamples, seed))),
+        **measured,
         "histogram": _histogram(top),
         "risk_coverage": _risk_coverage(top),
         "classes": _classes(class_sums),
@@ -83,6 +94,13 @@ def _resample(top: TopLabel, bins: int, level: float, draws: list[TopLabel]) -> 
             for column, (name, value) in enumerate(BOOTSTRAPPED.items())
         },
     }
+
+
+def _mean_interval(mean: float, squares: float, num: int, level: float) -> list[float]:
+    """Return the interval of a mean of `num` losses, none below 0, whose squares sum to that."""
+    variance = max(squares / num - mean**2, 0.0) / num
+    width = NormalDist().inv_cdf((1 + level) / 2) * variance**0.5
+    return [max(mean - width, 0.0), mean + width]
 
 
 def _quantile(values: Array, share: float) -> Array:

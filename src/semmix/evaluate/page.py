@@ -16,7 +16,7 @@ from semmix.report import Predictions
 from semmix.report import write_evaluation as draw_evaluation
 
 PAGE_ROWS = 50_000
-"""Rows the page is drawn from; the tables count all of them."""
+"""Rows that pictures are drawn from; tables and the headline count all of them."""
 
 
 def write_page(
@@ -30,12 +30,15 @@ def write_page(
     }
     notes = [*evaluation["notes"], *(f"Warning: {w}" for w in evaluation["warnings"])]
     if len(test) > PAGE_ROWS:
-        notes.append(f"Drawn from {PAGE_ROWS:,} random rows; evaluation.json counts all of them.")
+        notes.append(f"Pictures are drawn from {PAGE_ROWS:,} random rows; the table counts all.")
     return draw_evaluation(
         predictions,
         folder / "report.html",
         title=f"Evaluation of {evaluation['source']}",
         notes=notes,
+        num_images=len(test),
+        bins=evaluation["bins"],
+        level=evaluation["level"],
         measured={result["name"]: _measured(result) for result in evaluation["results"]},
         human=evaluation["human"],
     )
@@ -49,5 +52,4 @@ def _measured(result: Mapping[str, Any]) -> dict[str, tuple[float, float, float]
 
 
 def _probs(test: Samples, fitted: Fitted, chosen: Array) -> Array:
-    blocks = test.blocks()
-    return np.concatenate([fitted.apply(where, z)[chosen[where]] for where, z, _ in blocks])
+    return np.concatenate([probs[chosen[where]] for where, probs, _ in fitted.blocks(test)])

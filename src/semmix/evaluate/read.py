@@ -44,15 +44,25 @@ UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, c
 def read_parts(path: Path, val: Path | None, names: Names, val_names: Names) -> dict[str, Part]:
     """Return the part to report on as `test` and the part to fit on, if any, as `val`."""
     if path.is_dir():
+        _refuse_unused("a run folder holds its own parts", val, *names, *val_names)
         return _read_run(path)
     content = _read(path, names)
     parts = {"test": _find_part(path, content, names)}
     if val is not None:
         parts["val"] = _find_part(val, _read(val, val_names), val_names, prefer_val=True)
         _refuse_other_order(parts["test"].columns, parts["val"].columns)
-    elif not isinstance(content, Part) and all(_split(content)):
+    elif not isinstance(content, Part) and (any(val_names) or all(_split(content))):
         parts["val"] = _find_part(path, content, val_names, prefer_val=True)
+    else:
+        _refuse_unused("there is no validation part to name anything of", *val_names)
     return parts
+
+
+def _refuse_unused(why: str, *given: Path | str | None) -> None:
+    """Refuse options that would change nothing."""
+    if any(given):
+        seen = ", ".join(str(value) for value in given if value)
+        raise SemmixError(why, seen, "leave this out, or pass files: PATH and --val FILE")
 
 
 def _read_run(folder: Path) -> dict[str, Part]:

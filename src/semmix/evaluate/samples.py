@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from semmix._errors import SemmixError
-from semmix.calibration import TemperatureScaler, least_positive
+from semmix.calibration import TemperatureScaler, least_positive, softmax
 from semmix.evaluate.parts import ROWS_PER_BLOCK, Array, Part
 
 Kind = Literal["logits", "probs"]
@@ -25,6 +26,9 @@ LEAST, MOST = -1e-6, 1 + 1e-2
 
 SUM_TOLERANCE = 2e-2
 """How far rows may be from summing to one, or to 100, by rounding."""
+
+SUMS_KEPT = 5e-4
+"""So far from one the sums of rows are left alone, well within what the metrics accept."""
 
 MOST_ROWS = 0.5
 """Where so many rows are probabilities, all of them are meant to be."""
@@ -51,17 +55,31 @@ class Samples:
 
     def logits(self, where: slice) -> Array:
         """Return the logits of some rows in float64; of probabilities, their logarithm."""
-        rows = np.asarray(self.scores[where], np.float64)
-        if self.kind == "probs":
-            probs = _refuse_outside(rows / self.unit, where.start or 0)
-            return np.log(np.maximum(probs, self.zero))
-        return rows
+        return np.log(self._given_probs(where)) if self.kind == "probs" else self._rows(where)
 
-    def blocks(self) -> Iterator[tuple[slice, Array, Array]]:
-        """Yield where a block of rows stands, its logits and its labels."""
+    def probs(self, where: slice) -> Array:
+        """Return the probabilities of some rows, as they were given if they were.
+
+        A logarithm and back would move them by a last bit, and apart where they are equal.
+        """
+        if self.kind == "logits":
+            return softmax(self._rows(where))
+        probs = self._given_probs(where)
+        sums = probs.sum(1, keepdims=True)
+        return np.where(np.abs(sums - 1) > SUMS_KEPT, probs / sums, probs)
+
+    def slices(self) -> Iterator[slice]:
+        """Yield where blocks of rows stand that together are all of them."""
         for first in range(0, len(self), ROWS_PER_BLOCK):
-            where = slice(first, min(first + ROWS_PER_BLOCK, len(self)))
-            yield where, self.logits(where), self.labels[where]
+            yield slice(first, min(first + ROWS_PER_BLOCK, len(self)))
+
+    def _given_probs(self, where: slice) -> Array:
+        probs = _refuse_outside(self._rows(where) / self.unit, where.start or 0)
+        return np.where(probs > 0, probs, self.zero)
+
+    def _rows(self, where: slice) -> Array:
+        rows = np.asarray(self.scores[where], np.float64)
+        return _refuse_infinite(rows, where.start or 0)
 
 
 def random_rows(num_rows: int, most: int, seed: int) -> Array:
@@ -72,15 +90,38 @@ def random_rows(num_rows: int, most: int, seed: int) -> Array:
     return chosen
 
 
-def make_samples(part: Part, kind: Kind | None) -> tuple[Samples, list[str]]:
-    """Return the part as samples, with a warning for each mistake that was mended."""
+def first_label(parts: Iterable[Part]) -> int:
+    """Return 1 where labels count from 1 to K, else 0; all parts are taken together.
+
+    Not every part holds every class: columns of a table that are numbered from 1 tell it too.
+    """
+    parts = [part for part in parts if part.labels.size and not _is_one_hot(part.labels)]
+    classes = [_class_indices(part.labels) for part in parts]
+    if any(labels.min() < 1 for labels in classes):
+        return 0
+    pairs = zip(parts, classes, strict=True)
+    return int(any(_reach_last(part, int(labels.max())) for part, labels in pairs))
+
+
+def _reach_last(part: Part, highest: int) -> bool:
+    """Return whether labels, none of them 0, must count from 1."""
+    num_classes = max([2, *part.scores.shape[1:]])
+    numbers = [int(found[0]) for name in part.columns if (found := re.findall(r"\d+", name)[-1:])]
+    return highest == num_classes or sorted(numbers) == list(range(1, num_classes + 1))
+
+
+def make_samples(part: Part, kind: Kind | None, first: int = 0) -> tuple[Samples, list[str]]:
+    """Return the part as samples, with a warning for each mistake that was mended.
+
+    Labels count from `first`.
+    """
     if len(part.scores) != len(part.labels) or 0 in part.scores.shape:
         seen = f"scores {list(part.scores.shape)}, labels {list(part.labels.shape)}"
         raise SemmixError("scores and labels do not fit", seen, "pass one label per row")
     head = _look_at_scores(part)
     kind, unit, warnings = _judge_kind(head, kind, part.name)
     scores = _two_columns(part.scores, kind) if head.ndim == 1 else part.scores
-    labels, more = _judge_labels(part.labels, scores.shape[1])
+    labels, more = _judge_labels(part.labels, scores.shape[1], first)
     least = least_positive(np.asarray(scores[:LOOKED_AT], np.float64) / unit)
     zero = min(least, ZEROS_SHARE / scores.shape[1])
     return Samples(scores, labels, kind, zero, unit), [*part.warnings, *warnings, *more]
@@ -93,12 +134,13 @@ def compare_parts(test: Samples, val: Samples) -> list[str]:
         raise SemmixError("the two parts differ in classes", seen, "pass parts of the same model")
     rows = [np.ascontiguousarray(part.scores[:LOOKED_AT], np.float64) for part in (val, test)]
     keys = [{row.tobytes() for row in part} for part in rows]
-    shared = len(keys[0] & keys[1]) / len(keys[0])
-    if shared < 0.5:
+    shared = len(keys[0] & keys[1])
+    if shared < 0.5 * min(map(len, keys)):
         return []
     return [
-        f"{shared:.0%} of the validation rows are also in the test part: calibrators are fitted on "
-        "what they are judged by, and the figures after calibration are worth nothing"
+        f"{shared / len(keys[1]):.0%} of the test rows are also in the validation part: "
+        "calibrators are fitted on what they are judged by, and the figures after calibration are "
+        "worth nothing"
     ]
 
 
@@ -107,7 +149,7 @@ def look_closer(test: Samples) -> list[str]:
     logits, labels = test.logits(slice(0, LOOKED_AT)), test.labels[:LOOKED_AT]
     warnings = []
     accuracy = float((logits.argmax(1) == labels).mean())
-    if accuracy < 1.5 / test.num_classes:
+    if accuracy < _best_of_guessing(test.num_classes, len(labels)):
         warnings.append(
             f"accuracy {accuracy:.1%} is near chance: are rows and labels in the same order?"
         )
@@ -118,6 +160,12 @@ def look_closer(test: Samples) -> list[str]:
                 "the best temperature on the test part is exactly 1: was it fitted on this part?"
             )
     return warnings + _warn_of_zeros(test)
+
+
+def _best_of_guessing(num_classes: int, num_rows: int) -> float:
+    """Return an accuracy that guesses hardly exceed: three standard deviations above theirs."""
+    share = 1 / num_classes
+    return share + min(share / 2, 3 * (share * (1 - share) / num_rows) ** 0.5)
 
 
 def _warn_of_zeros(test: Samples) -> list[str]:
@@ -139,9 +187,7 @@ def _look_at_scores(part: Part) -> Array:
     head = np.asarray(part.scores[:LOOKED_AT])
     if head.dtype.kind not in "fiub":
         raise SemmixError("scores must be numbers", head.dtype, "pass logits or probabilities")
-    if not np.isfinite(head).all():
-        row = int(np.argwhere(~np.isfinite(head))[0][0])
-        raise SemmixError("scores hold NaN or infinity", f"row {row}", "drop or mend these rows")
+    _refuse_infinite(head, 0)
     one_column = head.ndim == 2 and head.shape[1] == 1
     return (head[:, 0] if one_column else head).astype(np.float64)
 
@@ -194,6 +240,15 @@ def _share_of_probs(rows: Array) -> float:
     return float((_inside(rows) & (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE)).mean())
 
 
+def _refuse_infinite(rows: Array, first_row: int) -> Array:
+    """Return the rows if all of them are finite."""
+    finite = np.isfinite(rows)
+    if finite.all():
+        return rows
+    row = first_row + int(np.argwhere(~finite)[0][0])
+    raise SemmixError("scores hold NaN or infinity", f"row {row}", "drop or mend these rows")
+
+
 def _refuse_outside(rows: Array, first_row: int) -> Array:
     """Return the rows if all of them lie in [0, 1]."""
     inside = _inside(rows)
@@ -206,34 +261,39 @@ def _refuse_outside(rows: Array, first_row: int) -> Array:
     raise SemmixError("probabilities lie outside [0, 1]", seen, fix)
 
 
-def _judge_labels(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
-    """Return class indices from 0, moved down where they start at 1."""
-    classes, warnings = _class_indices(labels, num_classes)
+def _judge_labels(labels: Array, num_classes: int, first: int) -> tuple[Array, list[str]]:
+    """Return class indices from 0, from those that count from `first` or from one-hot rows."""
+    if _is_one_hot(labels):
+        return _from_one_hot(labels, num_classes)
+    classes = _class_indices(labels)
     low, high = int(classes.min()), int(classes.max())
-    if low == 1 and high == num_classes:
-        return classes - 1, [f"labels go from 1 to {num_classes}: one was subtracted"]
-    if low < 0 or high >= num_classes:
+    if low < first or high >= num_classes + first:
         fix = f"{num_classes} columns of scores need labels from 0 to {num_classes - 1}"
         raise SemmixError("labels are out of range", f"from {low} to {high}", fix)
-    return classes, warnings
+    told = f"labels go from 1 to {num_classes}: one was subtracted"
+    return classes - first, [told] if first else []
 
 
-def _class_indices(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
-    """Return whole numbers `[N]`, also from one-hot rows."""
+def _is_one_hot(labels: Array) -> bool:
+    return labels.ndim == 2 and labels.shape[1] > 1
+
+
+def _class_indices(labels: Array) -> Array:
+    """Return whole numbers `[N]`."""
     if labels.dtype.kind not in "fiub":
         raise SemmixError("labels must be class indices", labels[:3].tolist(), "use 0 to K-1")
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        return _from_one_hot(labels, num_classes)
     numbers = labels.reshape(len(labels))
     whole = np.isfinite(numbers) & (numbers == np.rint(numbers))
     if not whole.all():
         row = int(np.argmin(whole))
         fix = "use 0 to K-1, and drop rows without a label"
         raise SemmixError("labels must be class indices", f"{numbers[row]} in row {row}", fix)
-    return numbers.astype(np.int64), []
+    return numbers.astype(np.int64)
 
 
 def _from_one_hot(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
+    if labels.dtype.kind not in "fiub":
+        raise SemmixError("labels must be class indices", labels[:1].tolist(), "use 0 to K-1")
     one_hot = ((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)
     if labels.shape[1] != num_classes:
         fix = f"{num_classes} columns of scores need one-hot rows of {num_classes}, or labels [N]"

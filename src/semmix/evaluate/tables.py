@@ -16,6 +16,7 @@ from semmix.evaluate.parts import (
     LABEL_WORDS,
     PREDICTED_WORDS,
     ROWS_PER_BLOCK,
+    SCORE_WORDS,
     Array,
     Names,
     Part,
@@ -26,6 +27,9 @@ from semmix.evaluate.parts import (
 )
 
 Batches = Iterator[tuple[Array, Array]]
+
+ROW_WORDS = {"confidence", "conf", "entropy", "margin", "loss", "weight", "weights", "fold"}
+"""Columns so called tell of a row, not of a class."""
 
 LOOKED_AT = 100
 """Rows by which columns are judged."""
@@ -89,13 +93,12 @@ def choose_columns(columns: list[Column], names: Names) -> Choice:
 
 def in_order_of_numbers(columns: list[Column]) -> tuple[list[Column], list[str]]:
     """Return columns that differ by a number in its order, with a warning if that moved any."""
-    found = [re.fullmatch(r"(.*?)(\d+)(\D*)", column.name) for column in columns]
-    numbers = [int(match[2]) for match in found if match]
-    stems = {match.group(1, 3) for match in found if match}
-    if len(columns) == 1 or len(numbers) < len(columns) or len(stems) > 1:
+    numbered = _numbered(columns)
+    if len(columns) == 1 or len(numbered) != 1 or len(*numbered.values()) < len(columns):
         return columns, []
-    ordered, count = [columns[place] for place in np.argsort(numbers)], len(columns)
-    if sorted(numbers) not in (list(range(count)), list(range(1, count + 1))):
+    (by_number,), count = numbered.values(), len(columns)
+    ordered = [column for _, column in by_number]
+    if not _is_series(by_number):
         what = f"the score columns are not numbered 0 to {count - 1} or 1 to {count}"
         fix = "number them so, without gaps, or choose others by --scores PREFIX"
         raise SemmixError(what, _list(ordered), fix)
@@ -117,13 +120,51 @@ def _is_number_of_row(column: Column) -> bool:
     return not column.name or is_ignored(column.name)
 
 
+def _numbered(columns: list[Column]) -> dict[tuple[str, str], list[tuple[int, Column]]]:
+    """Return columns with a number in their name, in its order, by the rest of the name."""
+    found = [(re.fullmatch(r"(.*?)(\d+)(\D*)", column.name), column) for column in columns]
+    numbered: dict[tuple[str, str], list[tuple[int, Column]]] = {}
+    for match, column in found:
+        if match:
+            numbered.setdefault((match[1], match[3]), []).append((int(match[2]), column))
+    return {stem: sorted(held, key=lambda pair: pair[0]) for stem, held in numbered.items()}
+
+
+def _is_series(numbered: list[tuple[int, Column]]) -> bool:
+    """Return whether the numbers go from 0 or 1 without gaps."""
+    numbers = [number for number, _ in numbered]
+    return numbers in (list(range(len(numbers))), list(range(1, len(numbers) + 1)))
+
+
 def _likely_scores(columns: list[Column]) -> list[Column]:
     """Return columns called scores, or all with numbers; answers only where there is no other."""
     for likely in ([column for column in columns if not column.is_answer], columns):
-        called = [column for column in likely if best_scores([column.name])]
-        if scores := called or [column for column in likely if not column.is_text]:
-            return scores
+        if scores := _called_scores(likely) or _numbers_of_classes(likely):
+            return _only_series(scores)
     return []
+
+
+def _called_scores(columns: list[Column]) -> list[Column]:
+    """Return the columns of one kind of score: logits, say, and no probabilities beside them."""
+    best = best_scores(column.name for column in columns)
+    word = next((word for word in SCORE_WORDS if best and word in words(best)), None)
+    return [column for column in columns if word in words(column.name)]
+
+
+def _numbers_of_classes(columns: list[Column]) -> list[Column]:
+    """Return columns of numbers, without those that tell of a row unless there are no others."""
+    numbers = [column for column in columns if not column.is_text]
+    return [column for column in numbers if not words(column.name) & ROW_WORDS] or numbers
+
+
+def _only_series(columns: list[Column]) -> list[Column]:
+    """Return the columns numbered one by one, such as `p0` and `p1`, where there are such."""
+    series = [held for held in _numbered(columns).values() if len(held) > 1 and _is_series(held)]
+    if len(series) > 1:
+        fix = "pass --scores PREFIX, how those of one kind begin"
+        raise SemmixError("which columns hold the scores?", _list(columns), fix)
+    places = {column.place for held in series for _, column in held}
+    return [column for column in columns if column.place in places] if series else columns
 
 
 def _list(columns: list[Column]) -> str:

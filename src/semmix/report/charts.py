@@ -63,13 +63,14 @@ class Series:
 
     name: str
     members: tuple[Predictions, ...]
+    num_bins: int = NUM_BINS
 
     @cached_property
     def bins(self) -> list[Bin]:
         """The bins that hold images, pooled over seeds."""
         probs = np.concatenate([member.probs for member in self.members])
         labels = np.concatenate([member.labels for member in self.members])
-        columns = zip(*reliability(probs, labels, NUM_BINS), strict=True)
+        columns = zip(*reliability(probs, labels, self.num_bins), strict=True)
         return [
             Bin(low, high, count / len(self.members), confidence, accuracy)
             for low, high, count, confidence, accuracy in columns
@@ -93,13 +94,16 @@ class Series:
 
     @property
     def verdict(self) -> str:
-        """Return how far confidence is above or below accuracy, in words."""
-        confidence, accuracy = self.mean("confidence"), self.mean("correct")
-        side = "over-confident" if confidence > accuracy else "under-confident"
-        return (
-            f"{percent(confidence)} sure on average, {percent(accuracy)} right: "
-            f"{side} by {100 * abs(confidence - accuracy):.1f} points"
-        )
+        """How far confidence is above or below accuracy, in words."""
+        return verdict(self.mean("confidence"), self.mean("correct"))
+
+
+def verdict(confidence: float, accuracy: float) -> str:
+    """Return how far mean confidence is above or below accuracy, in words."""
+    points = f"{100 * abs(confidence - accuracy):.1f}"
+    side = "over-confident" if confidence > accuracy else "under-confident"
+    gap = f"{side} by {points} points" if float(points) else "neither too sure nor too unsure"
+    return f"{percent(confidence)} sure on average, {percent(accuracy)} right: {gap}"
 
 
 def reliability_chart(series: Series, k: int) -> Markup:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from semmix import calibration
-from semmix.report.charts import Series
+from semmix.report.charts import NUM_BINS, Series, verdict
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
 from semmix.report.runs import Predictions
 from semmix.report.tables import METRICS, percent
@@ -24,6 +25,7 @@ MEASURES = {
     "nll": calibration.nll,
     "brier": calibration.brier,
 }
+BINNED = {"ece", "aece", "oe", "ue"}
 
 
 def write_evaluation(
@@ -33,6 +35,9 @@ def write_evaluation(
     title: str,
     class_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
+    num_images: int | None = None,
+    bins: int = NUM_BINS,
+    level: float = 0.95,
     measured: Mapping[str, Mapping[str, Measured]] | None = None,
     human: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -43,21 +48,26 @@ def write_evaluation(
             "temperature": ...}`.
         class_names: Names of the classes; numbers by default.
         notes: Sentences to show under the heading, such as how the calibrators were fitted.
-        measured: What is known already of the predictions by name: value and interval of metrics.
-            The rest is measured here.
+        num_images: Images that `measured` counts, where `predictions` are but some of them.
+        bins: Bins of the binned metrics and of the diagrams.
+        level: Level of the intervals in the table.
+        measured: What is known already of the predictions by name: value and interval of metrics,
+            `confidence` among them. The rest is measured here.
         human: Agreement with people, as `semmix evaluate --human` writes it.
     """
-    series = [Series(name, (member,)) for name, member in predictions.items()]
+    series = [Series(name, (member,), bins) for name, member in predictions.items()]
     first = series[0].members[0]
     class_names = class_names or [str(k) for k in range(first.probs.shape[1])]
     known = measured or {}
-    lines = [(s.name, _measure(s.members[0], known.get(s.name, {}))) for s in series]
+    lines = [(s.name, _measure(s, level, known.get(s.name, {}))) for s in series]
     return write_page(
         "evaluation.html",
         out,
         title=title,
-        headline=_headline(series[0], lines[0][1]["ece"]),
-        num_images=len(first.labels),
+        headline=_headline(series[0], known.get(series[0].name, {}), lines[0][1]),
+        num_images=num_images or len(first.labels),
+        bins=bins,
+        level=level,
         notes=notes,
         metrics=METRICS,
         lines=lines,
@@ -68,19 +78,26 @@ def write_evaluation(
     )
 
 
-def _headline(series: Series, ece: Measured) -> str:
-    value, low, high = ece
+def _headline(
+    series: Series, known: Mapping[str, Measured], measured: Mapping[str, Measured]
+) -> str:
+    value, low, high = measured["ece"]
+    confidence = known["confidence"][0] if known else series.mean("confidence")
+    words = verdict(confidence, measured["acc"][0])
     return (
-        f"This classifier is {series.verdict} (ECE {percent(value)}, "
+        f"This classifier is {words} (ECE {percent(value)}, "
         f"interval {percent(low)} to {percent(high)})."
     )
 
 
-def _measure(member: Predictions, known: Mapping[str, Measured]) -> dict[str, Measured]:
+def _measure(series: Series, level: float, known: Mapping[str, Measured]) -> dict[str, Measured]:
     """Return each metric of the page; what is not known gets a bootstrap interval here."""
-    return {key: known.get(key) or _bootstrap(member, key) for key in MEASURES}
+    return {key: known.get(key) or _bootstrap(series, level, key) for key in MEASURES}
 
 
-def _bootstrap(member: Predictions, key: str) -> Measured:
-    low, high = calibration.interval(MEASURES[key], member.probs, member.labels)
-    return member.metrics[key], low, high
+def _bootstrap(series: Series, level: float, key: str) -> Measured:
+    member, metric = series.members[0], MEASURES[key]
+    if key in BINNED:
+        metric = partial(metric, bins=series.num_bins)
+    low, high = calibration.interval(metric, member.probs, member.labels, level)
+    return metric(member.probs, member.labels), low, high

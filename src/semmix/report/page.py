@@ -136,6 +136,8 @@ def _swatch(k: int) -> Markup:
 
 def _mark(metric: Metric, change: Estimate) -> Markup:
     """Return whether a change is for the better, as a sign and a word for screen readers."""
+    if not change.has_interval:
+        return _sign("?", "one pair: no interval", "")
     if not change.excludes_zero:
         return _sign("=", "no clear difference", "")
     better = (change.mean > 0) == metric.higher_is_better

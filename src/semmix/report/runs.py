@@ -157,7 +157,10 @@ def _read_stats(path: Path) -> list[dict[str, Any]]:
     """Return one dict per epoch; a run without a curve (logits from elsewhere) has none."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except ValueError as error:
+        raise SemmixError(f"cannot read {path}", error, "drop the line that is no JSON") from error
 
 
 def _read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
