@@ -20,6 +20,7 @@ from semmix._errors import SemmixError
 from semmix._files import write_json
 from semmix._progress import say
 from semmix.calibration import TemperatureScaler, TopLabel, top_label
+from semmix.calibration.temperature import none_wrong
 from semmix.deploy.measured import Estimate, estimate, estimate_mean
 from semmix.evaluate import EvaluateConfig, load_samples
 
@@ -160,9 +161,13 @@ def _read(command: Choose) -> tuple[TopLabel, TopLabel, list[str]]:
         fix = "name a finished run, or pass --val FILE"
         raise SemmixError("a threshold is chosen on validation images", "none found", fix)
     every = slice(None)
-    scaler = TemperatureScaler().fit(val.logits(every), val.labels)
+    val_logits = val.logits(every)
+    scaler = TemperatureScaler().fit(val_logits, val.labels)
     tops = [top_label(scaler.transform(s.logits(every)), s.labels) for s in (val, test)]
-    notes.append(f"temperature {scaler.temperature:.3f}, fitted on validation")
+    if none_wrong(val_logits, val.labels):
+        notes.append("no validation answer was wrong: the temperature could not be fitted")
+    else:
+        notes.append(f"temperature {scaler.temperature:.3f}, fitted on validation")
     return tops[0], tops[1], [*notes, *(f"warning: {warning}" for warning in warnings)]
 
 
