@@ -282,6 +282,19 @@ def test_few_validation_images_promise_little(run, digits, tmp_path):
     assert "too few validation images" in (folder / "README.md").read_text()
 
 
+def test_validation_images_that_are_all_right_calibrate_nothing(run, tmp_path):
+    """No temperature is fitted to them, nothing is made surer, and the card says so."""
+    sure = shutil.copytree(run, tmp_path / "run")
+    tensors = load_file(run / "logits-val.safetensors")
+    right = tensors["logits"].argmax(1) == tensors["labels"]
+    write_tensors(sure / "logits-val.safetensors", {k: t[right] for k, t in tensors.items()})
+    folder = export_model(sure, tmp_path / "model", onnx=False)
+    assert load_model(folder, "cpu").rules.temperature == 1
+    card = (folder / "README.md").read_text()
+    assert "No validation image was wrong: the temperature could not be fitted" in card
+    assert "are calibrated" not in card
+
+
 @pytest.mark.parametrize("percent", [50, 90, 95, 99])
 def test_lower_bound_promises_what_it_says(percent):
     """Drawn from one source, a new value reaches the bound at least as often as promised."""
