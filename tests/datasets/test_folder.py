@@ -177,9 +177,10 @@ def test_loops_of_links_end(make_folder):
 
 def test_hidden_and_empty_folders_are_no_classes(make_folder):
     folder = make_folder()
-    for name in (".git", "__MACOSX", "empty"):
+    for name in (".git", "__MACOSX", "__pycache__", "empty"):
         (folder / name).mkdir()
-    (folder / ".git" / "a.png").write_bytes((folder / "cat" / "000.png").read_bytes())
+    for name in (".git", "__MACOSX"):
+        shutil.copy(folder / "cat" / "000.png", folder / name / "a.png")
     assert load_dataset(folder).class_names == ("cat", "dog")
 
 

@@ -221,7 +221,7 @@ def _listing_digest(files: Sequence[ImageFile]) -> str:
 def _stamp(path: Path) -> list[int]:
     try:
         status = path.stat()
-    except OSError:  # named as unreadable when the images are read
+    except (OSError, ValueError):  # named as unreadable when the images are read
         return []
     return [status.st_size, status.st_mtime_ns]
 
