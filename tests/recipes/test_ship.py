@@ -7,8 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from semmix.recipes.ship import best_run, closing_words, worth
+from semmix.datasets import load_dataset
+from semmix.recipes.ship import best_run, closing_words, ship, worth
 from semmix.report.runs import Predictions
+from semmix.training.classifier import TrainConfig, train_classifier
 
 
 @pytest.fixture
@@ -38,6 +40,18 @@ def test_the_better_method_wins_and_within_it_the_better_seed(make_run):
     lucky = [make_run("ce", 0, 3.0), make_run("ce", 1, 0.5)]
     steady = [make_run("csm", 2, 2.5), make_run("csm", 3, 2.9)]
     assert best_run([*lucky, *steady]) == steady[1]
+
+
+def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
+    data = load_dataset("digits", train_size=50)
+    config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=50, pad=0)
+    run = train_classifier(data, config, tmp_path / "run")
+    for onnx in (False, True, False):
+        monkeypatch.setattr("semmix.recipes.ship.can_write_onnx", lambda onnx=onnx: onnx)
+        model = ship(run, tmp_path / "model")
+        assert (model / "model.onnx").exists() == onnx
+    made = (model / "model.json").stat().st_mtime_ns
+    assert (ship(run, model) / "model.json").stat().st_mtime_ns == made
 
 
 def test_a_temperature_that_could_not_be_fitted_is_not_claimed(make_run):

@@ -42,12 +42,16 @@ def validation_loss(run: Path) -> float:
 
 
 def ship(run: Path, out: Path) -> Path:
-    """Write the run as a model folder; a model of another run there gives way to it."""
+    """Write the run as a model folder; a model of another run there gives way to it.
+
+    So does one made when ONNX could not be written and now can, or the other way round.
+    """
+    onnx = can_write_onnx()
     if (out / MANIFEST).exists():
-        made_from = read_json(out / MANIFEST)["inputs"]["weights"]
-        if made_from != load_classifier(run)[1]:
+        made_from = read_json(out / MANIFEST)["inputs"]
+        if (made_from["weights"], made_from["onnx"]) != (load_classifier(run)[1], onnx):
             shutil.rmtree(out)
-    return export_model(run, out, onnx=can_write_onnx())
+    return export_model(run, out, onnx=onnx)
 
 
 def closing_words(run: Path) -> list[str]:
