@@ -181,6 +181,27 @@ def test_missing_packages_are_named(run, tmp_path, monkeypatch):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize(
+    "key", ["finished", "inputs", "class_names", "temperature", "set_thresholds", "ood_threshold"]
+)
+def test_a_model_that_lacks_a_fact_is_refused(model_folder, tmp_path, key):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    facts = json.loads((folder / "model.json").read_text())
+    del facts[key]
+    write_json(folder / "model.json", facts)
+    with pytest.raises(SemmixError, match=rf"is damaged: model.json is incomplete \('{key}'\)"):
+        load_model(folder, "cpu")
+
+
+def test_a_model_that_lacks_a_threshold_is_refused(model_folder, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    facts = json.loads((folder / "model.json").read_text())
+    for thresholds in ({"90": 0.5}, None):
+        write_json(folder / "model.json", {**facts, "set_thresholds": thresholds})
+        with pytest.raises(SemmixError, match="incomplete"):
+            load_model(folder, "cpu")
+
+
 def test_unfinished_and_damaged_models_are_refused(model_folder, run, tmp_path):
     half = shutil.copytree(model_folder, tmp_path / "half")
     facts = json.loads((half / "model.json").read_text())

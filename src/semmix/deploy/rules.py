@@ -38,8 +38,10 @@ class Rules:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Rules:
-        """Return the rules among the values of a manifest."""
-        return Rules(**{name: values[name] for name in Rules.__dataclass_fields__})
+        """Return the rules among the values of a manifest; a `KeyError` if one is missing."""
+        thresholds = {str(p): values["set_thresholds"][str(p)] for p in PERCENTS}
+        rules = {name: values[name] for name in Rules.__dataclass_fields__}
+        return Rules(**{**rules, "set_thresholds": thresholds})
 
 
 def learn_rules(run: Run) -> Rules:

@@ -48,8 +48,8 @@ def ship(run: Path, out: Path) -> Path:
     """
     onnx = can_write_onnx()
     if (out / MANIFEST).exists():
-        made_from = read_json(out / MANIFEST)["inputs"]
-        if (made_from["weights"], made_from["onnx"]) != (load_classifier(run)[1], onnx):
+        made_from = read_json(out / MANIFEST).get("inputs", {})
+        if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run)[1], onnx):
             shutil.rmtree(out)
     return export_model(run, out, onnx=onnx)
 
