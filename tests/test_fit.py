@@ -213,6 +213,9 @@ def test_a_table_of_few_images_is_fitted_without_a_generator(photos, tmp_path, c
     assert not (out / "generator").exists()
     assert (out / "model" / "model.json").exists()
     assert (out / "report.html").exists()
+    # The images it leaves are a data set for other commands, as the tutorial says.
+    again = ["--method", "ce", "--classifier", "small", "--epochs", "1", "--batch-size", "16"]
+    assert main(["train", str(out / "images"), *again, "--out", str(tmp_path / "run")]) == 0
 
 
 def test_rare_classes_and_confused_pairs(photos, tmp_path):
