@@ -140,3 +140,30 @@ def test_a_reader_that_leaves_is_no_error():
     os.close(writing)
     assert done.returncode == 141
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("fit", "goes on from here"),
+        ("data get", "goes on from here"),
+        ("train", "goes on from here"),
+        ("predict", "begins anew"),
+        ("serve", "begins anew"),
+        ("choose", "begins anew"),
+        ("evaluate", "begins anew"),
+        ("report", "begins anew"),
+        ("balance", "begins anew"),
+    ],
+)
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (OSError("full"), 1)])
+def test_what_is_said_of_a_stop_is_true_of_the_command(
+    capsys, monkeypatch, name, told, error, status
+):
+    def stop(*_):
+        raise error
+
+    monkeypatch.setattr("semmix.cli.run_command", stop)
+    seen, _, err = run(capsys, *name.split())
+    assert seen == status
+    assert f"the same command {told}" in err

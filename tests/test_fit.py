@@ -213,6 +213,9 @@ def test_a_table_of_few_images_is_fitted_without_a_generator(photos, tmp_path, c
     assert not (out / "generator").exists()
     assert (out / "model" / "model.json").exists()
     assert (out / "report.html").exists()
+    # The images it leaves are a data set for other commands, as the tutorial says.
+    again = ["--method", "ce", "--classifier", "small", "--epochs", "1", "--batch-size", "16"]
+    assert main(["train", str(out / "images"), *again, "--out", str(tmp_path / "run")]) == 0
 
 
 def test_rare_classes_and_confused_pairs(photos, tmp_path):
@@ -251,6 +254,40 @@ def test_mistakes_are_answered(words, answer, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["fit", *words]) == 1
     assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "good"),
+    [
+        (".", [], "--out ../runs/photos"),
+        ("../photos", ["--out", "results"], "--out ../runs/photos"),
+        (".", ["--out", "plain/results"], "--out ../runs/photos"),
+        (".", ["--out", "."], "--out ../runs/photos"),
+    ],
+)
+def test_results_are_not_put_among_the_images(photos, source, out, good, capsys, monkeypatch):
+    monkeypatch.chdir(photos)
+    before = sorted(photos.rglob("*"))
+    assert main(["fit", source, "--quality", "draft", *out]) == 1
+    told = capsys.readouterr().err
+    assert "results would lie among the images" in told
+    assert good in told
+    assert sorted(photos.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--train-size", "30"], "made for all of your images: --train-size 30"),
+        (["--imbalance", "5"], "made for all of your images: --imbalance 5"),
+        (["--minutes", "nan"], "a plan needs time: nan minutes"),
+        (["--minutes", "inf"], "a plan needs time: inf minutes"),
+    ],
+)
+def test_what_no_plan_can_heed_is_refused_before_any_work(photos, words, answer, capsys, tmp_path):
+    assert main(["fit", str(photos), *words, "--out", str(tmp_path / "out")]) == 1
+    assert answer in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_known_data_set_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from semmix._errors import SemmixError
 
@@ -70,6 +71,16 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any =
     metadata = None if header is None else {"semmix": json.dumps(header, sort_keys=True)}
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_bytes(path, save(ready, metadata))
+
+
+def read_tensors(path: Path, *names: str) -> list[torch.Tensor]:
+    """Return the tensors of these names in a safetensors file."""
+    try:
+        tensors = load_file(path)
+        return [tensors[name] for name in names]
+    except (OSError, SafetensorError, KeyError) as error:
+        fix = "the file is missing or damaged: make it again"
+        raise SemmixError(f"cannot read {path}", error, fix) from error
 
 
 def digest(value: Any) -> str:

@@ -22,6 +22,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def harmless(text: str) -> str:
+    """Return names as a terminal may show them: without line ends and commands to it."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def duration(seconds: float) -> str:
     """Return a short human time, such as `1:05` or `2:03:00`."""
     minutes, rest = divmod(int(seconds + 0.5), 60)

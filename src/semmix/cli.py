@@ -21,19 +21,22 @@ class Command(NamedTuple):
     function: str
     defaults: str | None = None
     """Function from the arguments to a config whose values are the defaults."""
+    resumes: bool = False
+    """Whether, run again after a stop, it goes on where it was; else it begins anew."""
 
 
 COMMANDS = {
     "fit": Command(
         "From a folder of images, or a data set, to a calibrated model and a report.",
         "semmix.recipes.choose", "FitConfig", "fit", "recipe_for",
+        resumes=True,
     ),
     "data list": Command(
         "Show the data sets semmix knows and which are here.",
         "semmix.datasets", "DataListConfig", "list_data",
     ),
     "data get": Command(
-        "Download a data set.", "semmix.datasets", "DataGetConfig", "get_data",
+        "Download a data set.", "semmix.datasets", "DataGetConfig", "get_data", resumes=True,
     ),
     "data import": Command(
         "Import a data set from files you have.",
@@ -45,7 +48,7 @@ COMMANDS = {
     ),
     "generator train": Command(
         "Train a class-conditional diffusion model on a training split.",
-        "semmix.commands", "GeneratorTrain", "train_generator_command",
+        "semmix.commands", "GeneratorTrain", "train_generator_command", resumes=True,
     ),
     "generator sample": Command(
         "Draw a grid of class samples from a generator.",
@@ -61,7 +64,7 @@ COMMANDS = {
     ),
     "mix": Command(
         "Draw mixed sets that slide from class to class.",
-        "semmix.commands", "Mix", "mix_command",
+        "semmix.commands", "Mix", "mix_command", resumes=True,
     ),
     "verify": Command(
         "Check every shard of a store of mixed sets.",
@@ -69,7 +72,7 @@ COMMANDS = {
     ),
     "annotate": Command(
         "Read back how much of each class the mixed images show.",
-        "semmix.commands", "Annotate", "annotate_command",
+        "semmix.commands", "Annotate", "annotate_command", resumes=True,
     ),
     "export": Command(
         "Write a trained classifier as a model folder (ONNX, torch.export, card), or mixed sets.",
@@ -77,7 +80,7 @@ COMMANDS = {
     ),
     "train": Command(
         "Train a classifier by any of the calibration methods.",
-        "semmix.commands", "Train", "train_command",
+        "semmix.commands", "Train", "train_command", resumes=True,
     ),
     "predict": Command(
         "Answer images: class, calibrated confidence, prediction set, warning, or a question.",
@@ -97,7 +100,7 @@ COMMANDS = {
     ),
     "table": Command(
         "Make a table of the paper: ours beside the published numbers.",
-        "semmix.recipes.table", "TableConfig", "make_table",
+        "semmix.recipes.table", "TableConfig", "make_table", resumes=True,
     ),
     "keep": Command(
         "Keep finished runs in a form small enough to commit.",
@@ -122,6 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     _print_any_letter()
+    name = None
     try:
         name, rest = split_command(argv)
         if name is None:
@@ -135,12 +139,18 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        fix = "check the path and the free space; the same command goes on from here"
+        fix = f"check the path and the free space; {_what_the_same_command_does(name)}"
         print(f"error: {error}\n  -> {fix}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print(f"stopped; {_what_the_same_command_does(name)}", file=sys.stderr)
         return 130
+
+
+def _what_the_same_command_does(name: str | None) -> str:
+    """Return what becomes of work that was stopped."""
+    resumes = name is not None and COMMANDS[name].resumes
+    return f"the same command {'goes on from here' if resumes else 'begins anew'}"
 
 
 def _print_any_letter() -> None:

@@ -8,12 +8,12 @@ from shlex import quote
 from typing import Literal
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix._device import pick_device, rank_and_world
 from semmix._errors import SemmixError
+from semmix._files import read_tensors
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.annotate.annotation import UNSCALED_SCHEMES
@@ -170,11 +170,11 @@ def validation_confusion(run: Path, num_classes: int) -> Tensor:
     path = run / "logits-val.safetensors"
     if not path.exists():
         raise SemmixError("no finished run here", run, "name a run folder with validation logits")
-    tensors = load_file(path)
-    if tensors["logits"].shape[1] != num_classes:
-        seen = f"{tensors['logits'].shape[1]} in {run}, {num_classes} of the generator"
+    logits, labels = read_tensors(path, "logits", "labels")
+    if logits.shape[1] != num_classes:
+        seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
         raise SemmixError("the run knows other classes", seen, "name a run on the same data set")
-    places = tensors["labels"].long() * num_classes + tensors["logits"].argmax(1)
+    places = labels.long() * num_classes + logits.argmax(1)
     return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
 
 

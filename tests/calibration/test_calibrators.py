@@ -192,11 +192,22 @@ def test_published_grid():
     assert scaler.temperature == GRID[int(np.argmin(errors))]
 
 
-def test_a_perfect_classifier_gets_a_finite_temperature():
-    logits = 3 * np.eye(4)
-    scaler = TemperatureScaler().fit(logits, np.arange(4))
-    assert BOUNDS[0] <= scaler.temperature < 0.2
-    assert cal.nll(scaler.transform(logits), np.arange(4)) < 1e-9
+@pytest.mark.parametrize("search", ["nll", "ece-grid"])
+@pytest.mark.parametrize("sharpness", [0.1, 3.0, 300.0])
+def test_samples_that_are_all_right_do_not_make_a_classifier_surer(search, sharpness):
+    """They do not say how sharp to be: noise would be answered with 100 % as well."""
+    logits = sharpness * np.eye(4)
+    scaler = TemperatureScaler(search=search).fit(logits, np.arange(4))
+    assert scaler.temperature == 1
+    np.testing.assert_array_equal(scaler.transform(logits), cal.softmax(logits))
+
+
+def test_one_wrong_sample_is_enough_to_fit():
+    logits = 0.1 * np.eye(4)[np.arange(20) % 4]
+    labels = np.arange(20) % 4
+    assert TemperatureScaler().fit(logits, labels).temperature == 1
+    labels[0] = 1
+    assert TemperatureScaler().fit(logits, labels).temperature < 0.1
 
 
 def test_a_hopeless_classifier_stops_at_the_bound():

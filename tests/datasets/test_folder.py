@@ -103,6 +103,19 @@ def test_names_that_are_not_text_are_reported_readably(make_folder, capsys):
     assert r"cat/bad-\xff.png: 0 bytes" in capsys.readouterr().out
 
 
+def test_names_cannot_command_the_terminal(make_folder, capsys):
+    folder = make_folder()
+    (folder / "cat" / "\x1b[2J\n.png").write_bytes(b"")
+    (folder / "dog" / "\x1b[2J.txt").write_bytes(b"")
+    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    told = capsys.readouterr().out
+    assert "cat/?[2J?.png: 0 bytes" in told
+    assert "dog/?[2J.txt" in told
+    assert "\x1b" not in told
+    with pytest.raises(SemmixError, match=r"cat/\?\[2J\?\.png"):
+        load_dataset(folder, strict=True)
+
+
 def spoil(folder):
     """Add one file of every bad kind to the class `cat`."""
     cat = folder / "cat"
@@ -177,9 +190,10 @@ def test_loops_of_links_end(make_folder):
 
 def test_hidden_and_empty_folders_are_no_classes(make_folder):
     folder = make_folder()
-    for name in (".git", "__MACOSX", "empty"):
+    for name in (".git", "__MACOSX", "__pycache__", "empty"):
         (folder / name).mkdir()
-    (folder / ".git" / "a.png").write_bytes((folder / "cat" / "000.png").read_bytes())
+    for name in (".git", "__MACOSX"):
+        shutil.copy(folder / "cat" / "000.png", folder / name / "a.png")
     assert load_dataset(folder).class_names == ("cat", "dog")
 
 

@@ -1,6 +1,7 @@
 """Every way an image file can be odd or bad, with real files."""
 
 import io
+import os
 import struct
 import zlib
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from semmix.datasets.images import BadImageError, decode_picture, read_picture
+from semmix.datasets.images import BadImageError, decode_picture, read_picture, read_stored_size
 
 
 def chunk(kind, data):
@@ -175,6 +176,15 @@ def test_read_picture_names_what_is_not_a_file(tmp_path):
         read_picture(tmp_path / "folder.png")
     with pytest.raises(BadImageError, match="No such file"):
         read_picture(tmp_path / "missing.png")
+
+
+@pytest.mark.parametrize("read", [read_picture, read_stored_size])
+def test_a_pipe_is_not_waited_for_and_an_impossible_name_is_no_file(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(BadImageError, match="not a regular file"):
+        read(tmp_path / "pipe.png")
+    with pytest.raises(BadImageError, match="null"):
+        read(tmp_path / "a\0.png")
 
 
 def test_a_huge_file_is_not_even_opened(tmp_path):

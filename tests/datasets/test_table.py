@@ -43,6 +43,11 @@ def test_json_lines_with_a_split(tmp_path):
     ]  # fmt: skip
 
 
+def test_the_kind_of_a_table_does_not_hang_on_upper_case(tmp_path):
+    table = write(tmp_path, '{"path": "1.png", "label": "cat"}', "LABELS.JSONL")
+    assert read_table(table) == [TableRow("1.png", "cat", "")]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "answer"),
     [
@@ -57,6 +62,8 @@ def test_json_lines_with_a_split(tmp_path):
         ("a.csv", 'path,label\n1.png,"a\nb"\n2.png,\n', "line 4 is incomplete"),
         ("a.jsonl", '{"path": "1.png"', "line 1 is not JSON"),
         ("a.jsonl", '["1.png", "cat"]', "line 1 is not an object"),
+        ("a.jsonl", r'{"path": "\ud83d.png", "label": "cat"}', "line 1 holds half a character"),
+        ("a.jsonl", r'{"path": "1.png", "label": "\ud83d"}', "line 1 holds half a character"),
     ],
 )
 def test_mistakes_are_answered(tmp_path, name, text, answer):

@@ -181,6 +181,27 @@ def test_missing_packages_are_named(run, tmp_path, monkeypatch):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize(
+    "key", ["finished", "inputs", "class_names", "temperature", "set_thresholds", "ood_threshold"]
+)
+def test_a_model_that_lacks_a_fact_is_refused(model_folder, tmp_path, key):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    facts = json.loads((folder / "model.json").read_text())
+    del facts[key]
+    write_json(folder / "model.json", facts)
+    with pytest.raises(SemmixError, match=rf"is damaged: model.json is incomplete \('{key}'\)"):
+        load_model(folder, "cpu")
+
+
+def test_a_model_that_lacks_a_threshold_is_refused(model_folder, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    facts = json.loads((folder / "model.json").read_text())
+    for thresholds in ({"90": 0.5}, None):
+        write_json(folder / "model.json", {**facts, "set_thresholds": thresholds})
+        with pytest.raises(SemmixError, match="incomplete"):
+            load_model(folder, "cpu")
+
+
 def test_unfinished_and_damaged_models_are_refused(model_folder, run, tmp_path):
     half = shutil.copytree(model_folder, tmp_path / "half")
     facts = json.loads((half / "model.json").read_text())
@@ -280,6 +301,19 @@ def test_few_validation_images_promise_little(run, digits, tmp_path):
         assert len(answer.prediction_set) == 10
         assert not answer.ood_warning
     assert "too few validation images" in (folder / "README.md").read_text()
+
+
+def test_validation_images_that_are_all_right_calibrate_nothing(run, tmp_path):
+    """No temperature is fitted to them, nothing is made surer, and the card says so."""
+    sure = shutil.copytree(run, tmp_path / "run")
+    tensors = load_file(run / "logits-val.safetensors")
+    right = tensors["logits"].argmax(1) == tensors["labels"]
+    write_tensors(sure / "logits-val.safetensors", {k: t[right] for k, t in tensors.items()})
+    folder = export_model(sure, tmp_path / "model", onnx=False)
+    assert load_model(folder, "cpu").rules.temperature == 1
+    card = (folder / "README.md").read_text()
+    assert "No validation image was wrong: the temperature could not be fitted" in card
+    assert "are calibrated" not in card
 
 
 @pytest.mark.parametrize("percent", [50, 90, 95, 99])

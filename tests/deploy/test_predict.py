@@ -200,6 +200,20 @@ def test_odd_names_are_written(model, digits, tmp_path):
     assert row["file"].endswith('n\\xff,"\n€.png')
 
 
+def test_links_to_folders_are_followed_each_folder_once(tmp_path):
+    for name in ("photos/b/1.png", "elsewhere/2.png", "elsewhere/deep/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    photos = tmp_path / "photos"
+    (photos / "more").symlink_to(tmp_path / "elsewhere")
+    (photos / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "loop").symlink_to(photos)
+    paths = list_images([str(photos)])
+    assert [str(path.relative_to(photos)) for path in paths] == [
+        "again/2.png", "again/deep/3.png", "b/1.png",
+    ]  # fmt: skip
+
+
 def test_hidden_files_and_folders_are_left_out(tmp_path):
     for name in ("1.png", ".2.png", ".git/3.png", "deep/4.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -83,6 +83,13 @@ def test_an_empty_threshold_has_no_error_rate():
     assert math.isnan(policy.error["value"])
 
 
+def test_no_share_is_above_one():
+    """Nearly all answered, nearly all wrong: the intervals would reach beyond."""
+    test = TopLabel(np.where(np.arange(40) > 0, 0.9, 0.1), np.where(np.arange(40) > 1, 0.0, 1.0))
+    policy = judge(test, Costs(wrong=2, ask=1), "most", 0.5)
+    assert policy.coverage["high"] == policy.error["high"] == 1
+
+
 @pytest.mark.parametrize(
     ("threshold", "shown"),
     [
@@ -161,3 +168,29 @@ def test_what_is_said_of_very_sure_networks_can_be_used(capsys, tmp_path):
         (level,) = re.findall(rf"{before}(0\.\d+)", said)
         assert np.mean(confidence >= float(level)) == pytest.approx(policy["coverage"]["value"])
     assert f"{level} is safer" in said
+
+
+def choose(capsys, tmp_path, num_wrong, *costs):
+    """What is said where so many of 60 validation answers are wrong, the least sure ones."""
+    margins = np.linspace(1, 4, 60)
+    logits = np.stack([margins, np.zeros(60)], 1)
+    labels = (np.arange(60) < num_wrong).astype(int)
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    np.savez(tmp_path / "test.npz", logits=logits + 0.01, labels=labels)
+    words = ["choose", tmp_path / "test.npz", "--val", tmp_path / "val.npz"]
+    assert main([*map(str, words), "--cost-wrong", costs[0], "--cost-ask", costs[1]]) == 0
+    return capsys.readouterr().out
+
+
+def test_answering_always_because_nothing_was_wrong_is_called_chance(capsys, tmp_path):
+    said = choose(capsys, tmp_path, 0, "10", "1")
+    assert "no validation answer was wrong: the temperature could not be fitted" in said
+    assert "answering always is cheapest" in said
+    assert "warning: none of the validation answers from there on were wrong" in said
+    assert "0.9000 is safer" in said
+
+
+def test_answering_always_because_questions_are_dear_is_not(capsys, tmp_path):
+    said = choose(capsys, tmp_path, 0, "1", "5")
+    assert "answering always is cheapest" in said
+    assert "is safer" not in said

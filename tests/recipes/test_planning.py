@@ -1,5 +1,6 @@
 """Plans: they fit their time by the cost model, and say what is not possible."""
 
+import math
 import re
 
 import pytest
@@ -102,9 +103,10 @@ def test_many_classes_are_mixed_with_a_few_partners():
     assert "confused with most" in " ".join(plan.words)
 
 
-def test_a_plan_needs_time():
+@pytest.mark.parametrize("minutes", [0, -1, math.nan, math.inf])
+def test_a_plan_needs_time_and_an_end(minutes):
     with pytest.raises(SemmixError, match="a plan needs time"):
-        make_plan(facts(), SLOW, "good", 0)
+        make_plan(facts(), SLOW, "good", minutes)
 
 
 def test_sizes():

@@ -1,6 +1,7 @@
 """Folders as people have them: every awkward thing is handled, named, and does no harm."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -81,9 +82,36 @@ def test_corrupt_files_are_named_and_left_out(photos):
     ready, words = prepared(photos)
     assert ready.findings["num_images"] == 60
     assert "2 files cannot be used and are left out: cat/broken.png (truncated)" in words
-    assert "1 other files are no images" in words
+    assert "1 other files or folders are no images" in words
     with pytest.raises(SemmixError, match="2 files cannot be used"):
         prepare(DatasetConfig(dataset=str(photos), strict=True), 32, photos.parent / "strict")
+
+
+def test_strict_is_heard_after_the_folder_was_read_without_it(photos):
+    prepared(photos, strict=False)
+    prepared(photos, strict=True)
+    shutil.rmtree(photos.parent / "out")
+    (photos / "dog" / "empty.jpg").write_bytes(b"")
+    prepared(photos, strict=False)
+    with pytest.raises(SemmixError, match=r"1 files cannot be used: dog/empty.jpg \(empty\)"):
+        prepared(photos, strict=True)
+
+
+def test_names_cannot_command_the_terminal(photos):
+    (photos / "cat" / "\x1b[2J\n.png").write_bytes(b"")
+    _, words = prepared(photos)
+    assert "cat/?[2J?.png (empty)" in words
+
+
+def test_a_pipe_and_a_name_no_file_can_have_are_left_out(photos):
+    os.mkfifo(photos / "cat" / "pipe.png")
+    rows = [f"{path.parent.name}/{path.name},{path.parent.name}" for path in photos.glob("*/*.png")]
+    table = photos / "labels.csv"
+    table.write_text("\n".join(["path,label", *rows, "cat/a\0.png,cat"]))
+    assert usual_side(DatasetConfig(dataset=str(table))) == 24
+    _, words = prepared(table)
+    assert "2 files cannot be used and are left out" in words
+    assert "cat/a?.png (unreadable)" in words
 
 
 def test_a_class_of_one_image_is_learned_but_not_tested(photos):

@@ -7,8 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from semmix.recipes.ship import best_run, worth
+from semmix.datasets import load_dataset
+from semmix.recipes.ship import best_run, closing_words, ship, worth
 from semmix.report.runs import Predictions
+from semmix.training.classifier import TrainConfig, train_classifier
 
 
 @pytest.fixture
@@ -18,11 +20,16 @@ def make_run(tmp_path):
     def make(method, seed, skill):
         run = tmp_path / f"{method}-{seed}"
         run.mkdir()
-        (run / "config.json").write_text(json.dumps({"inputs": {"config": {"method": method}}}))
+        config = {"method": method, "seed": seed, "options": {}}
+        inputs = {"dataset": "photos", "config": config}
+        manifest = {"kind": "run", "format": 1, "finished": True, "inputs": inputs}
+        (run / "config.json").write_text(json.dumps({**manifest, "class_names": list("abcd")}))
+        (run / "env.json").write_text("{}")
         labels = torch.arange(200) % 4
         noise = torch.randn(200, 4, generator=torch.Generator().manual_seed(seed))
         logits = 10 * (skill * torch.nn.functional.one_hot(labels, 4) + noise)
-        save_file({"logits": logits, "labels": labels}, run / "logits-val.safetensors")
+        for part in ("val", "test"):
+            save_file({"logits": logits, "labels": labels}, run / f"logits-{part}.safetensors")
         return run
 
     return make
@@ -33,6 +40,24 @@ def test_the_better_method_wins_and_within_it_the_better_seed(make_run):
     lucky = [make_run("ce", 0, 3.0), make_run("ce", 1, 0.5)]
     steady = [make_run("csm", 2, 2.5), make_run("csm", 3, 2.9)]
     assert best_run([*lucky, *steady]) == steady[1]
+
+
+def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
+    data = load_dataset("digits", train_size=50)
+    config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=50, pad=0)
+    run = train_classifier(data, config, tmp_path / "run")
+    for onnx in (False, True, False):
+        monkeypatch.setattr("semmix.recipes.ship.can_write_onnx", lambda onnx=onnx: onnx)
+        model = ship(run, tmp_path / "model")
+        assert (model / "model.onnx").exists() == onnx
+    made = (model / "model.json").stat().st_mtime_ns
+    assert (ship(run, model) / "model.json").stat().st_mtime_ns == made
+
+
+def test_a_temperature_that_could_not_be_fitted_is_not_claimed(make_run):
+    unfitted = "no validation image was wrong: the temperature could not be fitted"
+    assert not any(unfitted in line for line in closing_words(make_run("ce", 0, 1.0)))
+    assert any(unfitted in line for line in closing_words(make_run("ce", 1, 9.0)))
 
 
 def answers(accuracy, confidence, num=400, num_classes=2):

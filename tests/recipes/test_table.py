@@ -303,6 +303,15 @@ def test_another_run_of_the_same_name_is_not_overwritten(made, tmp_path, capsys)
         KeepConfig(runs=())
 
 
+@pytest.mark.parametrize("name", ["logits-val.safetensors", "logits-test.safetensors"])
+def test_a_cut_off_file_is_named(made, tmp_path, capsys, name):
+    results = shutil.copytree(made[1], tmp_path / "kept")
+    path = sorted(results.glob(f"*/{name}"))[0]
+    path.write_bytes(path.read_bytes()[:100])
+    assert main(words(tmp_path, "--methods", *METHODS, "--from", str(results))) == 1
+    assert f"cannot read {path}" in capsys.readouterr().err
+
+
 def test_changed_logits_are_noticed(made, tmp_path):
     kept = tmp_path / "kept"
     shutil.copytree(sorted(made[1].iterdir())[0], kept)

@@ -13,8 +13,8 @@ from semmix.calibration._toplabel import TopLabel
 from semmix.calibration.metrics import ece, nll
 
 BOUNDS = (1e-4, 1e4)
-"""Where the temperature is sought: samples that are all right would pull it to zero. Wide, since
-the logits may be cosines."""
+"""Where the temperature is sought: samples that are all wrong would pull it to infinity. Wide,
+since the logits may be cosines."""
 
 GRID = np.arange(1, 101) / 10
 """The temperatures of the published protocol."""
@@ -22,7 +22,11 @@ GRID = np.arange(1, 101) / 10
 
 @dataclass
 class TemperatureScaler(Calibrator):
-    """Divides all logits by one temperature, so that the predicted class never changes."""
+    """Divides all logits by one temperature, so that the predicted class never changes.
+
+    Samples that are all answered right (`none_wrong`) say nothing of how sharp to be: the sharper,
+    the better they look. They never bring the temperature below 1.
+    """
 
     search: Literal["nll", "ece-grid"] = "nll"
     """`nll`: the minimum of the NLL. `ece-grid`: the published protocol, the least ECE (15 bins)
@@ -37,13 +41,19 @@ class TemperatureScaler(Calibrator):
         searches = {"nll": least_nll, "ece-grid": best_on_grid}
         if self.search not in searches:
             raise unknown_name("search", self.search, searches)
-        return {"temperature": np.array(searches[self.search](logits, labels))}
+        least = 1.0 if none_wrong(logits, labels) else 0.0
+        return {"temperature": np.array(max(searches[self.search](logits, labels), least))}
 
     def _apply(self, state: State, logits: Array) -> Array:
         return softmax(logits / state["temperature"])
 
     def _criterion(self) -> Callable[[Array, Array], float]:
         return ece if self.search == "ece-grid" else nll
+
+
+def none_wrong(logits: Array, labels: Array) -> bool:
+    """Return whether no label's logit is below another: no temperature can be fitted to those."""
+    return bool((logits[np.arange(len(labels)), labels] == logits.max(1)).all())
 
 
 def least_nll(logits: Array, labels: Array) -> float:

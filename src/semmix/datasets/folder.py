@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from semmix._errors import SemmixError
-from semmix._progress import progress
+from semmix._progress import harmless, progress
 from semmix.datasets.dataset import Dataset, Parts, Split
 from semmix.datasets.duplicates import Duplicates, find_duplicates
 from semmix.datasets.folder_report import LISTED_PER_KIND, FolderReport, Problem
@@ -160,11 +160,7 @@ def gather(
         files.append(file)
         pixels.append(image)
     if strict and report.skipped:
-        raise SemmixError(
-            f"{len(report.skipped)} files cannot be used",
-            "; ".join(f"{bad.path} ({bad.kind})" for bad in report.skipped[:LISTED_PER_KIND]),
-            "mend or remove them, or leave out strict to skip them",
-        )
+        raise unusable_files(report.skipped, len(report.skipped))
     if not files:
         raise SemmixError(
             "no images found",
@@ -172,6 +168,13 @@ def gather(
             f"it must hold one folder per class with {', '.join(SUFFIXES)} files",
         )
     return _gathered(_stack(pixels), files, report)
+
+
+def unusable_files(skipped: list[Problem], num: int) -> SemmixError:
+    """Return the error for a folder with `num` unusable files, which `strict` does not allow."""
+    shown = "; ".join(f"{bad.path} ({bad.kind})" for bad in skipped[:LISTED_PER_KIND])
+    fix = "mend or remove them, or leave out strict to skip them"
+    return SemmixError(f"{num} files cannot be used", harmless(shown), fix)
 
 
 def gather_streamed(folder: Path, size: int | None = None) -> Gathered:
@@ -250,10 +253,10 @@ def _check_fits(
     height, width = image.shape[:2]
     if pixels and pixels[0].shape[:2] != (height, width):
         first_height, first_width = pixels[0].shape[:2]
+        first = f"{files[0].path.name} is {first_width} x {first_height}"
         raise SemmixError(
             "the images differ in size",
-            f"{files[0].path.name} is {first_width} x {first_height}, "
-            f"{file.path.name} is {width} x {height}",
+            harmless(f"{first}, {file.path.name} is {width} x {height}"),
             "give one size, such as --size 64: all images are then scaled and cropped to it",
         )
     if len(pixels) * image.nbytes > max_bytes:

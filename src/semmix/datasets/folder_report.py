@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from semmix._progress import harmless
+
 # what can be wrong with a file -> whether the file is skipped for it
 PROBLEMS = {
     "empty": True,
@@ -55,7 +57,8 @@ class FolderReport:
         for kind, is_skipped in PROBLEMS.items():
             found = [f"{bad.path}: {bad.detail}" for bad in self.problems if bad.kind == kind]
             lines += _list_some(f"{kind}, {'skipped' if is_skipped else 'kept'}", found)
-        return lines + _list_some("other files and folders, ignored", self.ignored)
+        lines += _list_some("other files and folders, ignored", self.ignored)
+        return list(map(harmless, lines))
 
     def advice(self) -> list[str]:
         """Return what to do about a folder that teaches no classifier."""

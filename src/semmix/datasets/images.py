@@ -57,6 +57,7 @@ def decode_pixels(data: bytes, size: int | None = None) -> np.ndarray:
 
 def read_stored_size(path: Path) -> tuple[int, int]:
     """Return width and height from the header alone."""
+    _check_file(path)
     try:
         with Image.open(path, formats=FORMATS) as image:
             return image.size
@@ -65,15 +66,25 @@ def read_stored_size(path: Path) -> tuple[int, int]:
 
 
 def _read_file(path: Path) -> bytes:
+    _check_file(path)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
-            raise BadImageError("unreadable", "not a regular file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise BadImageError("too large", f"{status.st_size / 2**20:.0f} MiB on disk")
         return path.read_bytes()
     except OSError as error:
         raise BadImageError("unreadable", error.strerror or str(error)) from error
+
+
+def _check_file(path: Path) -> None:
+    """Raise the error for what is not there, no file, or too large to be read."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise BadImageError("unreadable", error.strerror or str(error)) from error
+    except ValueError as error:  # no file can have such a name: it holds a null character
+        raise BadImageError("unreadable", str(error)) from error
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+        raise BadImageError("unreadable", "not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise BadImageError("too large", f"{status.st_size / 2**20:.0f} MiB on disk")
 
 
 def _decode_or_name_fault(data: bytes, size: int | None) -> Picture:

@@ -6,6 +6,7 @@ label in every row.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from semmix.datasets.images import SUFFIXES
 from semmix.datasets.table import PART_NAMES, TABLE_SUFFIXES, read_table
 
 PARTS = ("train", "val", "test")
+HIDDEN = ("__MACOSX", "__pycache__")
+"""Folders that programs leave behind; like names with a dot in front, they are not mentioned."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def printable(path: Path | str) -> str:
 
 def _listed_in_table(table: Path) -> list[ImageFile]:
     return [
-        ImageFile(row.part, row.label, table.parent / row.path, printable(row.path))
+        ImageFile(row.part, printable(row.label), table.parent / row.path, printable(row.path))
         for row in read_table(table)
     ]
 
@@ -68,30 +71,61 @@ def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
     visited = {_identity(folder) for folder in (report.folder, *bases)}
     if report.folder not in bases:
         report.ignored += _shown(report, _beside_parts(report, bases))
-    for part, base in parts:
+    for _, base in parts:
         report.ignored += _shown(report, _loose(report, base))
-        for class_folder in _subfolders(report, base):
-            for path in _walk(report, class_folder, visited):
-                name = printable(path.relative_to(report.folder))
-                if path.suffix.lower() in SUFFIXES:
-                    yield ImageFile(part, printable(class_folder.name), path, name)
-                else:
-                    report.ignored.append(name)
+    classes = [(part, folder) for part, base in parts for folder in _subfolders(report, base)]
+    filled: set[Path] = set()
+    for part, class_folder, path in _files_of_classes(report, classes, visited):
+        name = printable(path.relative_to(report.folder))
+        if path.suffix.lower() in SUFFIXES:
+            filled.add(class_folder)
+            yield ImageFile(part, printable(class_folder.name), path, name)
+        else:
+            report.ignored.append(name)
+    empty = _shown(report, [folder for _, folder in classes if folder not in filled])
+    named = {*report.ignored, *(problem.path for problem in report.problems)}
+    report.ignored += [name for name in empty if name not in named]
+
+
+def _files_of_classes(
+    report: FolderReport, classes: list[tuple[str, Path]], visited: set[tuple[int, int]]
+) -> Iterator[tuple[str, Path, Path]]:
+    """Yield each file under the class folders, with its part and the class folder.
+
+    Links to folders wait until all folders are walked: one that leads to another class, or into
+    one, would take its images.
+    """
+    links_last = sorted(classes, key=lambda place: place[1].is_symlink())
+    waiting = deque((part, folder, folder) for part, folder in links_last)
+    while waiting:
+        part, class_folder, folder = waiting.popleft()
+        for path in _walk(report, folder, visited):
+            if _is_folder(path):
+                waiting.append((part, class_folder, path))
+            else:
+                yield part, class_folder, path
 
 
 def _walk(report: FolderReport, folder: Path, visited: set[tuple[int, int]]) -> Iterator[Path]:
-    """Yield the files under `folder`; a folder reached again through a link is ignored."""
+    """Yield the files under `folder`, and the links to folders; one met before is ignored."""
     identity = _identity(folder)
     if identity in visited:
         report.ignored.append(printable(folder.relative_to(report.folder)))
         return
     visited.add(identity)
     for path in _entries(report, folder):
-        if path.suffix.lower() not in SUFFIXES and path.is_dir():
-            if not _is_hidden(path):
-                yield from _walk(report, path, visited)
-        elif not path.name.startswith("."):
+        is_folder = _is_folder(path)
+        if path.name.startswith(".") or (is_folder and _is_hidden(path)):
+            continue
+        if is_folder and not path.is_symlink():
+            yield from _walk(report, path, visited)
+        else:
             yield path
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether to look inside; a folder named like an image is a mistake to be told."""
+    return path.suffix.lower() not in SUFFIXES and path.is_dir()
 
 
 def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
@@ -101,8 +135,17 @@ def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
     parts = [(part, folder) for name in PARTS for part, folder in named if part == name]
     # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
     if not any(part == "train" and _holds_class_folders(report, base) for part, base in parts):
+        _refuse_parts_alone(folders)
         return [("", report.folder)]
     return parts
+
+
+def _refuse_parts_alone(folders: list[Path]) -> None:
+    """Raise the error for folders that are all named like parts: they cannot be the classes."""
+    names = [folder.name for folder in folders]
+    if names and all(name.lower() in PART_NAMES for name in names):
+        fix = "give train/CLASS/, val/CLASS/ and test/CLASS/ folders, or one folder for each class"
+        raise SemmixError("no train part with class folders in it", ", ".join(names), fix)
 
 
 def _beside_parts(report: FolderReport, parts: list[Path]) -> list[Path]:
@@ -127,12 +170,12 @@ def _subfolders(report: FolderReport, folder: Path) -> list[Path]:
 
 
 def _loose(report: FolderReport, folder: Path) -> list[Path]:
-    """Return the files beside class folders: images of no class."""
-    return [path for path in _entries(report, folder) if path.is_file() and not _is_hidden(path)]
+    """Return what lies beside class folders: images of no class, links that lead nowhere."""
+    return [path for path in _entries(report, folder) if not path.is_dir() and not _is_hidden(path)]
 
 
 def _is_hidden(path: Path) -> bool:
-    return path.name.startswith((".", "__"))
+    return path.name.startswith(".") or path.name in HIDDEN
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,8 @@ def read_table(table: Path) -> list[TableRow]:
         text = table.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SemmixError(f"cannot read {table}", error, "check the path; UTF-8 is read") from error
-    records = _json_records(table, text) if table.suffix == ".jsonl" else _csv_records(table, text)
+    is_json = table.suffix.lower() == ".jsonl"
+    records = _json_records(table, text) if is_json else _csv_records(table, text)
     if not records:
         raise SemmixError(f"{table} has no rows", "0 rows", "give every image a path and a label")
     columns = _find_columns(table, records[0][1])
@@ -124,6 +126,11 @@ def _row(
     if not path or not label:
         fix = "every row needs a path and a label"
         raise SemmixError(f"{table} line {line} is incomplete", record, fix)
+    try:
+        os.fsencode(path + label)
+    except UnicodeEncodeError as error:
+        fix = "write whole characters: a \\ud... escape needs its second half"
+        raise SemmixError(f"{table} line {line} holds half a character", error, fix) from error
     if part and part.lower() not in PART_NAMES:
         fix = "use train, val and test"
         raise SemmixError(f"{table} line {line} names an unknown split", repr(part), fix)

@@ -64,9 +64,12 @@ def _heading(facts: dict[str, Any]) -> Iterator[str]:
     colour = "colour" if channels == 3 else "grey"
     yield f"# {training['classifier']} for {training['dataset']}"
     yield ""
+    how_true = "the probabilities are calibrated"
+    if not facts["temperature_is_fitted"]:
+        how_true = "probabilities as trained, which nothing could calibrate"
     yield (
         f"Sorts {colour} images of {height} x {width} pixels into {len(names)} classes and says "
-        "how sure it is: the probabilities are calibrated."
+        f"how sure it is: {how_true}."
     )
     yield ""
     yield f"Classes: {', '.join(f'`{name}`' for name in names)}."
@@ -80,10 +83,16 @@ def _metrics(facts: dict[str, Any]) -> Iterator[str]:
         value, low, high = (metric.show(v) for v in facts["metrics"][metric.key].values())
         yield f"| {metric.name}{metric.unit} | {value} | {low} to {high} |"
     yield ""
-    yield (
-        f"The temperature is {facts['temperature']:.3f}; without it the ECE would be "
-        f"{100 * facts['ece_before_temperature']:.2f} %."
-    )
+    if facts["temperature_is_fitted"]:
+        yield (
+            f"The temperature is {facts['temperature']:.3f}; without it the ECE would be "
+            f"{100 * facts['ece_before_temperature']:.2f} %."
+        )
+    else:
+        yield (
+            "No validation image was wrong: the temperature could not be fitted, and how far to "
+            "trust a confidence is not known. More, or harder, validation images would tell."
+        )
     yield ""
     yield f"![accuracy against confidence, as trained and as shipped]({DIAGRAM})"
     yield ""

@@ -30,7 +30,7 @@ from semmix.deploy.card import write_card
 from semmix.deploy.measured import measure_answers
 from semmix.deploy.model import KIND
 from semmix.deploy.programs import ONNX_OPSET, can_write_onnx, write_programs
-from semmix.deploy.rules import learn_rules
+from semmix.deploy.rules import learn_rules, temperature_is_fitted
 from semmix.report import Run, load_run
 
 SPLITS = ("train", "val", "test")
@@ -68,6 +68,7 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
         "image_shape": list(shape),
         "runs_code": is_foreign(saved_name(run)),
         **rules.to_json(),
+        "temperature_is_fitted": temperature_is_fitted(run),
         **measure_answers(trained.after, rules),
         "ece_before_temperature": trained.before.metrics["ece"],
         "num_test_images": len(trained.after.labels),

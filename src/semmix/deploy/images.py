@@ -71,7 +71,13 @@ def _matches(pattern: str) -> Iterator[Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for base, folders, names in os.walk(folder):  # does not follow links, so no loops
+    """Yield the images under a folder; links are followed, to each real folder once."""
+    visited: set[str] = set()
+    for base, folders, names in os.walk(folder, followlinks=True):
+        if (place := os.path.realpath(base)) in visited:
+            folders.clear()
+            continue
+        visited.add(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         images = (name for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
         yield from (Path(base, name) for name in images if not name.startswith("."))

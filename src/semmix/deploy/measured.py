@@ -36,7 +36,10 @@ def measure_sets(test: Predictions, threshold: float) -> dict[str, Estimate]:
     """Return how often the sets hold the truth, and how many classes they hold."""
     members = in_set(test.probs, threshold)  # [N, K]
     holds = members[np.arange(len(test.labels)), test.labels]
-    return {"coverage": estimate_mean(holds), "num_classes": estimate_mean(members.sum(1))}
+    return {
+        "coverage": estimate_mean(holds, most=1.0),
+        "num_classes": estimate_mean(members.sum(1), most=members.shape[1]),
+    }
 
 
 def in_set(probs: np.ndarray, threshold: float) -> np.ndarray:
@@ -44,22 +47,25 @@ def in_set(probs: np.ndarray, threshold: float) -> np.ndarray:
     return (probs >= threshold) | (probs == probs.max(1, keepdims=True))
 
 
-def estimate_mean(values: np.ndarray) -> Estimate:
-    """Return the mean of one value per image, with its bootstrap interval."""
-    return estimate(lambda counts: float(counts @ values / counts.sum()), len(values))
+def estimate_mean(values: np.ndarray, most: float = np.inf) -> Estimate:
+    """Return the mean of one value per image, with its bootstrap interval, cut at `most`."""
+    return estimate(lambda counts: float(counts @ values / counts.sum()), len(values), most)
 
 
-def estimate(measure: Callable[[np.ndarray], float], num_images: int) -> Estimate:
+def estimate(
+    measure: Callable[[np.ndarray], float], num_images: int, most: float = np.inf
+) -> Estimate:
     """Return `measure` of how often each image counts, with its bootstrap interval.
 
-    Where nothing can be measured (no answer, no error rate) the value is NaN, and so are its ends.
+    The interval ends at `most`, above which no value can be. Where nothing can be measured (no
+    answer, no error rate) the value is NaN, and so are its ends.
     """
     value = measure(np.ones(num_images))
     draws = np.array([measure(counts) for counts in bootstrap(num_images, RESAMPLES, seed=0)])
     draws = draws[~np.isnan(draws)]
     if np.isnan(value) or not len(draws):
         return _estimate(value, float("nan"), float("nan"))
-    return _estimate(value, *interval_from(value, draws, LEVEL))
+    return _estimate(value, *interval_from(value, draws, LEVEL, most))
 
 
 def _estimate(value: float, low: float, high: float) -> Estimate:

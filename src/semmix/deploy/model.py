@@ -160,8 +160,12 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
 def _read_rules(folder: Path, weights: str) -> Rules:
     artifact = open_artifact(folder, MANIFEST, KIND)
     fix = "run its semmix export again"
-    if not artifact.finished:
-        raise SemmixError(f"{folder} is not finished", "half done", fix)
-    if artifact.manifest["inputs"]["weights"] != weights:
-        raise SemmixError(f"{folder} is damaged", "other weights than model.json names", fix)
-    return Rules.from_json(artifact.manifest)
+    try:
+        if not artifact.finished:
+            raise SemmixError(f"{folder} is not finished", "half done", fix)
+        if artifact.manifest["inputs"]["weights"] != weights:
+            raise SemmixError(f"{folder} is damaged", f"other weights than {MANIFEST} names", fix)
+        return Rules.from_json(artifact.manifest)
+    except (KeyError, TypeError) as error:
+        seen = f"{MANIFEST} is incomplete ({error})"
+        raise SemmixError(f"{folder} is damaged", seen, fix) from error

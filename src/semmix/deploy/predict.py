@@ -19,8 +19,9 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix._errors import SemmixError
 from semmix._files import whole_file
-from semmix._progress import progress, say
+from semmix._progress import harmless, progress, say
 from semmix.datasets.images import BadImageError
+from semmix.datasets.listing import printable
 from semmix.deploy.images import list_images, read_image
 from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
 
@@ -84,7 +85,7 @@ def predict_files(
     for batch in _read_batches(list(paths), model.image_shape):
         answers = answer_images(model, [image for _, image in batch], caution)
         for (path, _), row in zip(batch, answers, strict=True):
-            yield {"file": _printable(path), **row}
+            yield {"file": printable(path), **row}
 
 
 def _read_batches(
@@ -106,11 +107,6 @@ def _read_batches(
                 yield list(waiting.popleft())
         while waiting:
             yield list(waiting.popleft())
-
-
-def _printable(path: Path) -> str:
-    """Return the path as valid text, even where its bytes are not."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def outcome(row: Row) -> str:
@@ -167,8 +163,7 @@ def _table(class_names: Sequence[str]) -> Write:
     say(f"{'file':{FILE_WIDTH}}  {'class':{width}}  confidence %  entropy")
 
     def write(row: Row) -> None:
-        # A file's name may hold line ends or commands to the terminal.
-        name = "".join(c if c.isprintable() else "?" for c in row["file"])
+        name = harmless(row["file"])
         name = name if len(name) <= FILE_WIDTH else f"…{name[1 - FILE_WIDTH :]}"
         say(f"{name:{FILE_WIDTH}}  {_line(row, width)}".rstrip())
 

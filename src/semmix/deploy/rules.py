@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file
 
+from semmix._files import read_tensors
 from semmix.calibration import ood_score, softmax
+from semmix.calibration.temperature import none_wrong
 from semmix.report import Run
 
 PERCENTS = range(50, 100)
@@ -37,14 +38,15 @@ class Rules:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Rules:
-        """Return the rules among the values of a manifest."""
-        return Rules(**{name: values[name] for name in Rules.__dataclass_fields__})
+        """Return the rules among the values of a manifest; a `KeyError` if one is missing."""
+        thresholds = {str(p): values["set_thresholds"][str(p)] for p in PERCENTS}
+        rules = {name: values[name] for name in Rules.__dataclass_fields__}
+        return Rules(**{**rules, "set_thresholds": thresholds})
 
 
 def learn_rules(run: Run) -> Rules:
     """Return the rules that follow from a run's validation logits."""
-    tensors = load_file(Path(run.folder) / "logits-val.safetensors")
-    logits, labels = tensors["logits"].double().numpy(), tensors["labels"].numpy()
+    logits, labels = validation_answers(run.folder)
     probs = softmax(logits / run.temperature)
     of_truth = probs[np.arange(len(labels)), labels]
     familiarity = -ood_score(logits, by="energy")
@@ -55,6 +57,17 @@ def learn_rules(run: Run) -> Rules:
         set_thresholds={str(p): lower_bound(of_truth, p) or 0.0 for p in PERCENTS},
         ood_threshold=None if least is None else -least,
     )
+
+
+def temperature_is_fitted(folder: Path) -> bool:
+    """Return whether the validation images of a run could tell its temperature."""
+    return not none_wrong(*validation_answers(folder))
+
+
+def validation_answers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return a run's logits on validation images as float64 [N, K], and their labels [N]."""
+    logits, labels = read_tensors(folder / "logits-val.safetensors", "logits", "labels")
+    return logits.double().numpy(), labels.long().numpy()
 
 
 def class_names(run: Run) -> list[str]:

@@ -20,6 +20,7 @@ from semmix._errors import SemmixError
 from semmix._files import write_json
 from semmix._progress import say
 from semmix.calibration import TemperatureScaler, TopLabel, top_label
+from semmix.calibration.temperature import none_wrong
 from semmix.deploy.measured import Estimate, estimate, estimate_mean
 from semmix.evaluate import EvaluateConfig, load_samples
 
@@ -131,8 +132,8 @@ def judge(test: TopLabel, costs: Costs, name: str, threshold: float) -> Policy:
     return Policy(
         name,
         threshold,
-        coverage=estimate_mean(answered),
-        error=estimate(error, len(answered)),
+        coverage=estimate_mean(answered, most=1.0),
+        error=estimate(error, len(answered), most=1.0),
         cost=estimate_mean(cost),
         saving=estimate_mean(simple - cost),
     )
@@ -160,9 +161,13 @@ def _read(command: Choose) -> tuple[TopLabel, TopLabel, list[str]]:
         fix = "name a finished run, or pass --val FILE"
         raise SemmixError("a threshold is chosen on validation images", "none found", fix)
     every = slice(None)
-    scaler = TemperatureScaler().fit(val.logits(every), val.labels)
+    val_logits = val.logits(every)
+    scaler = TemperatureScaler().fit(val_logits, val.labels)
     tops = [top_label(scaler.transform(s.logits(every)), s.labels) for s in (val, test)]
-    notes.append(f"temperature {scaler.temperature:.3f}, fitted on validation")
+    if none_wrong(val_logits, val.labels):
+        notes.append("no validation answer was wrong: the temperature could not be fitted")
+    else:
+        notes.append(f"temperature {scaler.temperature:.3f}, fitted on validation")
     return tops[0], tops[1], [*notes, *(f"warning: {warning}" for warning in warnings)]
 
 
@@ -184,6 +189,7 @@ def _show(value: Estimate, scale: float) -> str:
 
 def _words(policies: list[Policy], costs: Costs, val: TopLabel, show: Show) -> Iterator[str]:
     chosen, honest, always, _ = policies
+    safer = show(max(chosen.threshold, honest.threshold))
     num_val = len(val.confidence)
     yield f"Chosen on {num_val:,} validation images; brackets are 95 % bootstrap intervals on test."
     if math.isinf(chosen.threshold):
@@ -191,6 +197,8 @@ def _words(policies: list[Policy], costs: Costs, val: TopLabel, show: Show) -> I
         return
     if chosen.threshold == 0:
         yield "At these costs, answering always is cheapest: a question costs more than it saves."
+        if honest.threshold > 0:  # else no question is worth its cost, however unsure the answer
+            yield from _doubt(val, chosen.threshold, safer)
         return
     level = show(chosen.threshold)
     yield f"Answer from confidence {level} on: semmix predict MODEL IMAGES --abstain {level}"
@@ -204,7 +212,6 @@ def _words(policies: list[Policy], costs: Costs, val: TopLabel, show: Show) -> I
         f"Were the confidences perfectly honest, the threshold would be 1 - {costs.ask:g}/"
         f"{costs.wrong:g} = {show(honest.threshold)}: the closer, the better calibrated."
     )
-    safer = show(max(chosen.threshold, honest.threshold))
     yield from _doubt(val, chosen.threshold, safer)
 
 
@@ -220,9 +227,10 @@ def _doubt(val: TopLabel, threshold: float, safer: str) -> Iterator[str]:
     """Yield a warning where so few validation answers were wrong that chance chose."""
     num_wrong = int((1 - val.correct)[val.confidence >= threshold].sum())
     if num_wrong < FEW_ERRORS:
+        few = f"only {num_wrong}" if num_wrong else "none"
         yield (
-            f"warning: only {num_wrong} of the validation answers from there on were wrong, too "
-            f"few to choose by; {safer} is safer, more validation images better"
+            f"warning: {few} of the validation answers from there on were wrong, too few to choose "
+            f"by; {safer} is safer, more validation images better"
         )
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from safetensors.torch import load_file
 from tyro.conf import OmitArgPrefixes
 
 from semmix._device import pick_device
 from semmix._errors import SemmixError
+from semmix._files import read_tensors
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.datasets import Dataset, list_datasets
@@ -167,8 +167,8 @@ def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
     if config.partners is None:
         pairs = all_pairs(data.num_classes)
     else:
-        answers = load_file(plain / "logits-val.safetensors")
-        pairs = partner_pairs(answers["logits"], answers["labels"], config.partners)
+        logits, labels = read_tensors(plain / "logits-val.safetensors", "logits", "labels")
+        pairs = partner_pairs(logits, labels, config.partners)
     plan = MixPlan(
         num_classes=data.num_classes, num_sets=config.sets_per_pair * len(pairs), pairs=pairs,
         sets_per_shard=config.sets_per_shard,

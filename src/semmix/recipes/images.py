@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import torch
 
 from semmix._artifact import begin_artifact
 from semmix._device import pick_device
+from semmix._errors import SemmixError
 from semmix._progress import say
 from semmix.datasets.config import DatasetConfig
 from semmix.datasets.listing import name_of
 from semmix.methods import method_class
 from semmix.recipes.fit import FitConfig
-from semmix.recipes.planning import Facts, Plan, candidates, choose_size, make_plan
+from semmix.recipes.planning import Facts, Plan, candidates, choose_size, make_plan, time_given
 from semmix.recipes.prepare import Prepared, finding_lines, prepare, usual_side
 from semmix.recipes.speed import measure_speed
 from semmix.recipes.telling import tell
@@ -45,8 +48,7 @@ def planned(asked: FitConfig) -> FitConfig:
 
     The finding is kept as data.json, the plan as plan.json; who goes on later gets the same plan.
     """
-    for name in asked.methods:
-        method_class(name)  # a misspelt one is told before any work
+    _check_before_any_work(asked)
     device = pick_device(asked.device)
     on_gpu = device.type == "cuda"
     size = choose_size(asked.data.size, usual_side(asked.data), on_gpu, asked.quality)
@@ -62,6 +64,33 @@ def planned(asked: FitConfig) -> FitConfig:
     tell(plan.words[0], plan.words[1:])
     say(f"everything is kept in {asked.out}; stop with Ctrl-C, the same command goes on")
     return _recipe(plan, asked)
+
+
+def _check_before_any_work(asked: FitConfig) -> None:
+    """Raise the error for what can be seen to be a mistake without looking at an image."""
+    for name in asked.methods:
+        method_class(name)
+    time_given(asked.quality, asked.minutes)
+    _refuse_fewer(asked.data)
+    _refuse_inside(Path(asked.data.dataset), asked.out)
+
+
+def _refuse_fewer(data: DatasetConfig) -> None:
+    """Raise the error for options that thin out images: the plan is made for all there are."""
+    options = {"--train-size": data.train_size, "--imbalance": data.imbalance}
+    given = " ".join(f"{name} {value:g}" for name, value in options.items() if value is not None)
+    if given:
+        fix = "leave it out, and give a folder or a table of those images that are to be used"
+        raise SemmixError("a plan is made for all of your images", given, fix)
+
+
+def _refuse_inside(source: Path, out: Path) -> None:
+    """Raise the error for results among the images: the next run would learn from them."""
+    folder = source.resolve()
+    if source.is_dir() and out.resolve().is_relative_to(folder):
+        good = os.path.relpath(folder.parent / "runs" / name_of(source))
+        fix = f"choose a folder beside the images: --out {quote(good)}"
+        raise SemmixError("results would lie among the images", out, fix)
 
 
 def plan_for(ready: Prepared, asked: FitConfig, device: torch.device) -> Plan:

@@ -136,12 +136,18 @@ def choose_size(asked: int | None, usual_side: int, on_gpu: bool, quality: Quali
     return 128 if quality == "best" and usual_side > 96 else 64
 
 
+def time_given(quality: Quality, minutes: float | None) -> float:
+    """Return the minutes a plan has: those asked for, or the quality's own."""
+    if minutes is None:
+        return AMBITIONS[quality].minutes
+    if not 0 < minutes < math.inf:
+        raise SemmixError("a plan needs time", f"{minutes:g} minutes", "give --minutes 5 or more")
+    return minutes
+
+
 def make_plan(facts: Facts, speed: Speed, quality: Quality, minutes: float | None) -> Plan:
     """Return what fits into `minutes` (or into the quality's own time) on this device."""
-    ambition = AMBITIONS[quality]
-    minutes = ambition.minutes if minutes is None else minutes
-    if minutes <= 0:
-        raise SemmixError("a plan needs time", f"{minutes:g} minutes", "give --minutes 5 or more")
+    ambition, minutes = AMBITIONS[quality], time_given(quality, minutes)
     network = candidates(facts.size, facts.on_gpu, quality)[1]
 
     def mixing(minutes: float) -> Plan | None:

@@ -1,7 +1,7 @@
 """A person's own images made ready: read, checked, split and kept, with a finding in plain words.
 
 OUT/data.json   what was found, and which file is in which split
-OUT/images/     the images as they are learned from; `semmix train OUT/images` takes them too
+OUT/images/     the images as they are learned from, also by `semmix train OUT/images --method ce`
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from torch import Tensor
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
 from semmix._files import digest
-from semmix._progress import say
+from semmix._progress import harmless, say
 from semmix.datasets import Dataset, load_dataset
 from semmix.datasets.config import DatasetConfig
 from semmix.datasets.dataset import Parts
 from semmix.datasets.duplicates import Duplicates, find_duplicates
-from semmix.datasets.folder import Gathered, across_parts, as_dataset, divide, gather
-from semmix.datasets.folder_report import FolderReport
+from semmix.datasets.folder import (
+    Gathered,
+    across_parts,
+    as_dataset,
+    divide,
+    gather,
+    unusable_files,
+)
+from semmix.datasets.folder_report import FolderReport, Problem
 from semmix.datasets.images import BadImageError, read_stored_size
 from semmix.datasets.listing import ImageFile, list_images
 from semmix.datasets.store import save_parts
@@ -89,7 +96,11 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> Prepared:
             findings=describe(found, copies, rows, opinion),
             files={part: [found.files[row].name for row in rows[part].tolist()] for part in rows},
         )
-    return Prepared(load_dataset(out / IMAGES), artifact.manifest["findings"])
+    findings = artifact.manifest["findings"]
+    if config.strict and findings["num_unusable"]:  # read before, when that was allowed
+        skipped = [Problem(**bad) for bad in findings["unusable"]]
+        raise unusable_files(skipped, findings["num_unusable"])
+    return Prepared(load_dataset(out / IMAGES), findings)
 
 
 def describe(
@@ -149,7 +160,7 @@ def finding_lines(findings: dict[str, Any]) -> list[str]:
     lines += _unusable(findings)
     lines += _copies(findings)
     lines += _suspects(findings)
-    return lines
+    return list(map(harmless, lines))
 
 
 def _rare_classes(counts: dict[str, int], splits: dict[str, dict[str, int]]) -> list[str]:
@@ -173,7 +184,8 @@ def _unusable(findings: dict[str, Any]) -> list[str]:
         )
     if findings["num_ignored"]:
         lines.append(
-            f"{findings['num_ignored']} other files are no images, or in no part, and are ignored"
+            f"{findings['num_ignored']} other files or folders are no images, empty or in no part, "
+            "and are ignored: semmix data check names them"
         )
     return lines
 
@@ -221,7 +233,7 @@ def _listing_digest(files: Sequence[ImageFile]) -> str:
 def _stamp(path: Path) -> list[int]:
     try:
         status = path.stat()
-    except OSError:  # named as unreadable when the images are read
+    except (OSError, ValueError):  # named as unreadable when the images are read
         return []
     return [status.st_size, status.st_mtime_ns]
 

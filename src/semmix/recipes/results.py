@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from tyro.conf import Positional
 
 from semmix._artifact import open_artifact
 from semmix._errors import SemmixError
-from semmix._files import read_json, write_json, write_tensors
+from semmix._files import read_json, read_tensors, write_json, write_tensors
 from semmix._progress import say
 from semmix.calibration import (
     DensityRatioCalibrator,
@@ -68,8 +67,8 @@ def keep_run(run: str | Path, results: str | Path) -> Path:
     _refuse_other(kept, artifact.manifest)
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.glob("logits-*.safetensors")):
-        tensors = load_file(path)
-        small = {"logits": small_logits(tensors["logits"]), "labels": tensors["labels"].short()}
+        logits, labels = read_tensors(path, "logits", "labels")
+        small = {"logits": small_logits(logits), "labels": labels.short()}
         write_tensors(kept / path.name, small)
     for name in _KEPT_AS_THEY_ARE:
         if (run / name).exists():
@@ -176,14 +175,14 @@ def measure_run(run: Path, cell: Cell, protocol: Protocol) -> dict[str, float]:
         later = {f"{key}_ts": value for key, value in after.items()}
         return {**_numbers(logits.softmax(1), labels, protocol), **later, **temperature}
 
-    near = load_file(run / PROXIMITY)
+    near_val, near_test = read_tensors(run / PROXIMITY, "val", "test")
     probs: Any = logits.softmax(1)
     if cell.measure == "tta":
         probs = _logits(run / TTA)[0].softmax(1)
     if cell.measure == "procal":
-        calibrator = DensityRatioCalibrator().fit(val_logits, val_labels, near["val"])
-        probs = calibrator.transform(logits, near["test"])
-    return {**_numbers(probs, labels, protocol), "piece": piece(probs, labels, near["test"])}
+        calibrator = DensityRatioCalibrator().fit(val_logits, val_labels, near_val)
+        probs = calibrator.transform(logits, near_test)
+    return {**_numbers(probs, labels, protocol), "piece": piece(probs, labels, near_test)}
 
 
 def _numbers(probs: Any, labels: Tensor, protocol: Protocol) -> dict[str, float]:
@@ -195,5 +194,5 @@ def _numbers(probs: Any, labels: Tensor, protocol: Protocol) -> dict[str, float]
 
 def _logits(path: Path) -> tuple[Tensor, Tensor]:
     """Return logits as float64 [N, K] and labels [N]."""
-    tensors = load_file(path)
-    return tensors["logits"].to(torch.float64), tensors["labels"].long()
+    logits, labels = read_tensors(path, "logits", "labels")
+    return logits.to(torch.float64), labels.long()

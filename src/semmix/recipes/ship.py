@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import load_file
 
 from semmix._files import read_json
 from semmix.calibration import TemperatureScaler, nll
 from semmix.classifiers.saved import load_classifier
 from semmix.deploy import can_write_onnx, export_model
 from semmix.deploy.model import MANIFEST
+from semmix.deploy.rules import temperature_is_fitted, validation_answers
 from semmix.report import load_run
 from semmix.report.runs import Predictions
 from semmix.report.tables import METHOD_NAMES, percent
@@ -37,18 +37,21 @@ def best_run(runs: Sequence[Path]) -> Path:
 
 def validation_loss(run: Path) -> float:
     """Return a run's NLL on validation images after the temperature fitted to them."""
-    answers = load_file(run / "logits-val.safetensors")
-    scaler = TemperatureScaler().fit(answers["logits"], answers["labels"])
-    return float(nll(scaler.transform(answers["logits"]), answers["labels"]))
+    logits, labels = validation_answers(run)
+    return float(nll(TemperatureScaler().fit_transform(logits, labels), labels))
 
 
 def ship(run: Path, out: Path) -> Path:
-    """Write the run as a model folder; a model of another run there gives way to it."""
+    """Write the run as a model folder; a model of another run there gives way to it.
+
+    So does one made when ONNX could not be written and now can, or the other way round.
+    """
+    onnx = can_write_onnx()
     if (out / MANIFEST).exists():
-        made_from = read_json(out / MANIFEST)["inputs"]["weights"]
-        if made_from != load_classifier(run)[1]:
+        made_from = read_json(out / MANIFEST).get("inputs", {})
+        if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run)[1], onnx):
             shutil.rmtree(out)
-    return export_model(run, out, onnx=can_write_onnx())
+    return export_model(run, out, onnx=onnx)
 
 
 def closing_words(run: Path) -> list[str]:
@@ -57,7 +60,18 @@ def closing_words(run: Path) -> list[str]:
     method = METHOD_NAMES.get(trained.settings["method"], trained.settings["method"])
     return [
         f"the model is {method}, seed {trained.seed}: the best on the validation images",
+        *_unfitted(run),
         *worth(trained.after, trained.manifest["class_names"]),
+    ]
+
+
+def _unfitted(run: Path) -> list[str]:
+    """Say so where nothing could be learned of how sure to be."""
+    if temperature_is_fitted(run):
+        return []
+    return [
+        "no validation image was wrong: the temperature could not be fitted, and its confidence is "
+        "as trained; more, or harder, images would tell what it is worth"
     ]
 
 
