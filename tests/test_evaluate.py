@@ -613,6 +613,11 @@ def test_validation_equal_to_test(tmp_path):
         assert "of the test rows are also in the validation part" in warnings
 
 
+def test_answers_that_are_all_right_tell_of_no_temperature(tmp_path):
+    logits, _ = predictions(num_samples=2000)
+    assert "exactly 1" not in warnings_of(tmp_path, logits, logits.argmax(1))[1]
+
+
 def test_temperature_fitted_on_test(tmp_path):
     logits, labels = predictions(num_samples=2000)
     scaled = logits / cal.TemperatureScaler().fit(logits, labels).temperature

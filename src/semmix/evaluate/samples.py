@@ -155,7 +155,7 @@ def look_closer(test: Samples) -> list[str]:
         )
     if len(labels) >= 1000 and len(labels) == len(test):
         fitted = TemperatureScaler().fit(logits, labels).temperature
-        if abs(fitted - 1) < 1e-4:
+        if accuracy < 1 and abs(fitted - 1) < 1e-4:  # what is all right leaves 1 as it is
             warnings.append(
                 "the best temperature on the test part is exactly 1: was it fitted on this part?"
             )
