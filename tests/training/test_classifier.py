@@ -252,6 +252,29 @@ def test_leaking_generator_is_refused_unless_allowed(tmp_path, toy_data, toy_sou
     assert json.loads((out / "config.json").read_text())["leak"] is True
 
 
+def test_leaking_annotation_is_refused_unless_allowed(tmp_path, toy_data, toy_source):
+    config, own = (
+        replace(SMALL, method="csm", epochs=1),
+        (toy_data.train.digest, toy_data.val.digest),
+    )
+    fair = replace(toy_source, annotated_with=own, encoder_trained_on=own[0])
+    out = train_classifier(toy_data, config, tmp_path / "fair", fair)
+    assert json.loads((out / "config.json").read_text())["leak"] is False
+    tested = toy_data.test.digest
+    for k, changes in enumerate(
+        [
+            {"annotated_with": (tested, own[1])},
+            {"annotated_with": (own[0], tested)},
+            {"encoder_trained_on": tested},
+        ]
+    ):
+        leaky = replace(fair, **changes)
+        with pytest.raises(SemmixError, match="allow-leak"):
+            train_classifier(toy_data, config, tmp_path / str(k), leaky)
+        run = train_classifier(toy_data, replace(config, allow_leak=True), tmp_path / str(k), leaky)
+        assert json.loads((run / "config.json").read_text())["leak"] is True
+
+
 def test_sets_of_other_images_are_refused_before_any_leak(tmp_path, toy_data, toy_source):
     """The advice to allow a leak would only lead to the next error, or to none."""
     mixed, config = toy_source.images, replace(SMALL, method="csm", allow_leak=True)

@@ -81,6 +81,17 @@ class Annotation:
         """Names the annotation by what it was made from and its values."""
         return self.artifact.manifest["digest"]
 
+    @property
+    def splits(self) -> tuple[str, str]:
+        """Digests of the splits that gave the prototypes (training) and the scale (validation)."""
+        inputs = self.artifact.manifest["inputs"]
+        return inputs["train"], inputs["val"]
+
+    @property
+    def encoder_trained_on(self) -> str | None:
+        """Digest of the split the encoder learned from; None when unknown."""
+        return self.artifact.manifest.get("encoder_trained_on")
+
     def scale_for(self, labels: str, scale: float | None = None) -> float | None:
         """Return the scale a scheme uses, None where it uses none; `scale` overrides the choice."""
         return None if labels in UNSCALED_SCHEMES else self._scale(labels, scale)

@@ -163,7 +163,14 @@ def _finish(
     chosen_by = "auto" if scale is None else "user"
     if scale is None and (words := doubt(chosen["scale"], accuracy)):
         say(words)
-    artifact.finish(**chosen, scale_chosen_by=chosen_by, digest=digest(content))
+    # Beside the inputs, which name annotations from before it was recorded.
+    encoder_trained_on = getattr(encoder, "trained_on", None)
+    artifact.finish(
+        **chosen,
+        scale_chosen_by=chosen_by,
+        encoder_trained_on=encoder_trained_on,
+        digest=digest(content),
+    )
 
 
 def _part(folder: Path, k: int) -> Path:

@@ -77,7 +77,7 @@ class Run:
 
     @property
     def leak(self) -> bool:
-        """Whether the generator of its mixed sets may have seen images it is judged on."""
+        """Whether what made its mixed sets may have seen images it is judged on."""
         return bool(self.manifest.get("leak"))
 
     @property

@@ -107,7 +107,8 @@ class TrainConfig:
     seed: int = 0
     """Seed of weights, order and augmentation."""
     allow_leak: bool = False
-    """Accept mixed sets whose generator saw other images than the training split."""
+    """Accept mixed sets whose generator, encoder or annotation saw other images than the training
+    split."""
     device: str = "auto"
     """auto, cpu or cuda."""
     checkpoint_seconds: float = 30.0
@@ -311,7 +312,7 @@ def train_classifier(
     if rank == 0:
         save_classifier(network, network_name, data.image_shape, out)
         _write_predictions(network, data, out)
-        leak = bool(source and mixed and source.trained_on != data.train.digest)
+        leak = bool(source and mixed and source.leaks(data.train.digest, data.val.digest))
         run.finish(leak=leak, class_names=list(data.class_names))
         (out / "checkpoint.safetensors").unlink(missing_ok=True)
     wait_for_all(world_size)
@@ -421,7 +422,7 @@ def _mixed_images(
         raise SemmixError(f"method {config.method} learns from mixed sets", "none given", fix)
     source.check_fits(data.image_shape, data.num_classes)
     if not config.allow_leak:
-        check_no_leak(source, data.train.digest)
+        check_no_leak(source, data.train.digest, data.val.digest)
     source.images.check_classes(data.train.labels, data.class_names, source.num_excluded)
     return source.images
 
