@@ -113,6 +113,17 @@ def test_stopped_run_goes_on_to_the_same_weights(
     assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
 
 
+def test_run_without_momentum_goes_on_to_the_same_weights(tmp_path, toy_data, monkeypatch):
+    """Its optimizer has no memory, so a checkpoint holds none."""
+    config = replace(SMALL, momentum=0.0, checkpoint_seconds=0)
+    whole = train_classifier(toy_data, config, tmp_path / "whole")
+    _stop_after(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(toy_data, config, tmp_path / "stopped")
+    monkeypatch.undo()
+    assert same_weights(whole, train_classifier(toy_data, config, tmp_path / "stopped"))
+
+
 def _stop_after(monkeypatch, step: int) -> None:
     """Stop the loop right after the checkpoint of `step`, as Ctrl-C there would."""
     save = loop.save_checkpoint
