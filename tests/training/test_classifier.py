@@ -238,6 +238,21 @@ def test_equal_data_sees_as_many_images(tmp_path, toy_data, toy_source):
         assert stats[-1]["nimg"] == 6 * 60, name
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "words"),
+    [(20, ""), (22, ""), (23, "see 69 images, 15% more"), (60, "see 180 images, 200% more")],
+)
+def test_equal_data_says_where_it_cannot_be_equal(
+    tmp_path, toy_data, toy_source, capsys, batch_size, words
+):
+    """Of 60 real images; batches of 22 see 66, which is just within a tenth."""
+    config = replace(SMALL, method="csm", epochs=1, batch_size=batch_size, eq_data=True)
+    train_classifier(toy_data, config, tmp_path / "run", toy_source)
+    told = capsys.readouterr().out
+    assert words in told
+    assert ("more than the 60 real ones; use a smaller --batch-size" in told) == bool(words)
+
+
 def test_equal_data_changes_nothing_without_mixed_images(tmp_path, toy_data):
     """Nor where the last batch is incomplete, which an epoch leaves out."""
     config = replace(SMALL, batch_size=32)
