@@ -26,7 +26,7 @@ from semmix.generators.official import convert_checkpoint
 from semmix.labels import lambda_grid
 from semmix.methods import method_class
 from semmix.mixsets import MixSets
-from semmix.plan import MixPlan, all_pairs
+from semmix.plan import MixPlan, all_pairs, tournament_pairs
 from semmix.report.diagnosis import judge_images, write_diagnosis
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig, make_mixsets
@@ -114,7 +114,8 @@ class Mix:
     out: Path = Path("mixsets")
     """Folder of the store."""
     sets: int = 1000
-    """Sets in all; they cycle through the pairs, so every prefix covers all pairs evenly."""
+    """Sets in all; they cycle through the pairs. With fewer sets than pairs of classes, pairs are
+    taken so that all classes come equally often, to within two."""
     pairs: tuple[str, ...] = ()
     """Pairs of classes to mix, as numbers i:j; all of them by default."""
     confusable_by: Path | None = None
@@ -162,7 +163,10 @@ def chosen_pairs(command: Mix, num_classes: int) -> tuple[tuple[int, int], ...]:
     if command.num_pairs is not None:
         fix = "name the run with --confusable-by, or list the pairs with --pairs"
         raise SemmixError("num_pairs counts what a run confuses", command.num_pairs, fix)
-    return tuple(map(_parse_pair, command.pairs)) or all_pairs(num_classes)
+    if command.pairs:
+        return tuple(map(_parse_pair, command.pairs))
+    pairs = all_pairs(num_classes)
+    return pairs if command.sets >= len(pairs) else tournament_pairs(num_classes)
 
 
 def validation_confusion(run: Path, num_classes: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Pairs by confusion."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -44,6 +45,16 @@ def test_the_command_counts_only_what_a_run_confuses(num_pairs):
     assert chosen_pairs(Mix(generator="g", pairs=("1:2",)), 3) == ((1, 2),)
     with pytest.raises(SemmixError, match="--confusable-by"):
         chosen_pairs(Mix(generator="g", num_pairs=num_pairs), 3)
+
+
+def test_few_sets_show_every_class_and_enough_of_them_the_usual_pairs():
+    few = Mix(generator="g", sets=1000)  # the default
+    counts = Counter(c for pair in chosen_pairs(few, 100)[:1000] for c in pair)
+    assert set(counts.values()) == {20}
+    assert len(counts) == 100
+    assert chosen_pairs(replace(few, sets=4950), 100) == all_pairs(100)
+    assert chosen_pairs(few, 10) == all_pairs(10)
+    assert chosen_pairs(replace(few, sets=1, pairs=("1:2", "0:1")), 3) == ((1, 2), (0, 1))
 
 
 def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
