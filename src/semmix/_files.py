@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from semmix._errors import SemmixError
 
@@ -70,6 +71,14 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any =
     metadata = None if header is None else {"semmix": json.dumps(header, sort_keys=True)}
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_bytes(path, save(ready, metadata))
+
+
+def read_tensors(path: Path, fix: str) -> dict[str, torch.Tensor]:
+    """Return the tensors in `path`; `fix` says what to do where it cannot be read."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise SemmixError(f"cannot read {path}", error, fix) from error
 
 
 def digest(value: Any) -> str:

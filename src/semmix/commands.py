@@ -8,7 +8,6 @@ from shlex import quote
 from typing import Literal
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
@@ -28,6 +27,7 @@ from semmix.methods import method_class
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs, tournament_pairs
 from semmix.report.diagnosis import judge_images, write_diagnosis
+from semmix.report.runs import read_logits
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig, make_mixsets
 from semmix.sampling.pairs import confusable_pairs
@@ -174,11 +174,11 @@ def validation_confusion(run: Path, num_classes: int) -> Tensor:
     path = run / "logits-val.safetensors"
     if not path.exists():
         raise SemmixError("no finished run here", run, "name a run folder with validation logits")
-    tensors = load_file(path)
-    if tensors["logits"].shape[1] != num_classes:
-        seen = f"{tensors['logits'].shape[1]} in {run}, {num_classes} of the generator"
+    logits, labels = map(torch.from_numpy, read_logits(path))
+    if logits.shape[1] != num_classes:
+        seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
         raise SemmixError("the run knows other classes", seen, "name a run on the same data set")
-    places = tensors["labels"].long() * num_classes + tensors["logits"].argmax(1)
+    places = labels * num_classes + logits.argmax(1)
     return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 from semmix._errors import SemmixError
 from semmix.commands import Mix, chosen_pairs
@@ -68,6 +68,15 @@ def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
         chosen_pairs(command, 10)
     with pytest.raises(SemmixError, match="not both"):
         chosen_pairs(replace(command, pairs=("1:2",)), 200)
+
+
+@pytest.mark.parametrize("damage", [lambda sound: sound[:20], lambda _: save({"x": torch.ones(1)})])
+def test_a_damaged_run_is_named(tmp_path, damage):
+    path = tmp_path / "logits-val.safetensors"
+    save_file({"logits": torch.eye(3), "labels": torch.arange(3)}, path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(SemmixError, match=r"cannot read .*logits-val"):
+        chosen_pairs(Mix(generator="g", confusable_by=tmp_path), 3)
 
 
 def test_every_class_is_in_a_pair_even_without_validation_images():

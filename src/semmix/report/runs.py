@@ -116,8 +116,8 @@ def load_run(folder: Path) -> Run:
         raise SemmixError(
             f"{folder} is not finished", "half done", "run its training command again"
         )
-    val_logits, val_labels = _read_logits(folder / "logits-val.safetensors")
-    logits, labels = _read_logits(folder / "logits-test.safetensors")
+    val_logits, val_labels = read_logits(folder / "logits-val.safetensors")
+    logits, labels = read_logits(folder / "logits-test.safetensors")
     scaler = TemperatureScaler().fit(val_logits, val_labels)
     return Run(
         folder=folder,
@@ -145,7 +145,7 @@ def _read_foreign(
 ) -> dict[str, tuple[Strangeness, Strangeness]]:
     found = {}
     for path in sorted(folder.glob(foreign_file("*"))):
-        foreign, _ = _read_logits(path)
+        foreign, _ = read_logits(path)
         scores = [
             Strangeness(ood_score(logits / by), ood_score(foreign / by)) for by in (1, temperature)
         ]
@@ -160,7 +160,7 @@ def _read_stats(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
-def _read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return logits as float32 [N, K] and labels as int64 [N]."""
     try:
         tensors = load_file(path)
