@@ -29,7 +29,7 @@ from semmix.plan import MixPlan, all_pairs, tournament_pairs
 from semmix.report.diagnosis import judge_images, write_diagnosis
 from semmix.report.runs import read_logits
 from semmix.sampling.classes import sample_classes, write_grid
-from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.sampling.mix import MixConfig, check_knows_classes, make_mixsets
 from semmix.sampling.pairs import confusable_pairs
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
@@ -139,6 +139,7 @@ class Mix:
 def mix_command(command: Mix) -> None:
     """Draw the sets that are missing."""
     generator = load_generator(command.generator, command.device)
+    check_knows_classes(generator, 2)
     plan = MixPlan(
         num_classes=generator.num_classes,
         num_sets=command.sets,

@@ -217,6 +217,14 @@ def _check_guidance(generator: Generator, config: MixConfig) -> None:
         raise SemmixError("guidance needs a generator that knows no class", generator.name, fix)
 
 
+def check_knows_classes(generator: Generator, least: int) -> None:
+    """Refuse a generator with fewer classes than a task needs: one to draw, two to mix."""
+    if generator.num_classes < least:
+        what = "this generator knows no classes to " + ("mix" if least > 1 else "draw")
+        seen = f"{generator.num_classes} in {generator.name}, {least} at least are needed"
+        raise SemmixError(what, seen, "choose a class-conditional one, trained on such classes")
+
+
 def _check_classes(generator: Generator, plan: MixPlan) -> None:
     if generator.num_classes != plan.num_classes:
         seen = f"the generator knows {generator.num_classes}, the plan has {plan.num_classes}"
