@@ -337,7 +337,7 @@ def test_controls_are_as_sharp_as_the_labels_and_know_no_image(tmp_path):
     assert sharpness(torch.tensor([[0.1, 0.9]])) == pytest.approx(0.9)  # ends alone
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0])
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_senseless_scales_are_refused(tmp_path, scale):
     store, train = make_store(tmp_path / "mix"), make_split(1)
     with pytest.raises(SemmixError, match="positive"):

@@ -84,6 +84,8 @@ def test_json_round_trip():
         ({"lams": (0.0, float("nan"), 1.0)}, "rise"),
         ({"lams": (0.5,), "beta": 1.0}, "two ends"),
         ({"beta": -1.0}, "positive"),
+        ({"beta": float("nan")}, "positive"),  # drawing from it would never end
+        ({"beta": float("inf")}, "positive"),
     ],
 )
 def test_impossible_plans_are_refused(changes, words):

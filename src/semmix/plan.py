@@ -51,8 +51,9 @@ class MixPlan:
             raise SemmixError("lams must rise within [0, 1]", self.lams, "sort them")
         if self.beta is not None and len(self.lams) < 2:
             raise SemmixError("a drawn set has two ends", self.lams, "ask for 2 members or more")
-        if self.beta is not None and self.beta <= 0:
-            raise SemmixError("beta must be positive", self.beta, "leave it out for the grid")
+        if self.beta is not None and not 0 < self.beta < math.inf:
+            fix = "choose one, such as 1, or leave it out for the grid"
+            raise SemmixError("beta must be positive and finite", self.beta, fix)
 
     @property
     def num_shards(self) -> int:

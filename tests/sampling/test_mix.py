@@ -1,5 +1,6 @@
 """The loop that fills a store: one noise per set, and nothing but the set decides an image."""
 
+import math
 import os
 import subprocess
 import sys
@@ -286,8 +287,14 @@ def test_user_mistakes_are_explained(generator, tmp_path):
         MixConfig(solver="huen")
     with pytest.raises(SemmixError, match="at least 2 steps"):
         MixConfig(num_steps=1)
-    with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
-        MixConfig(sigma_min=90)
+    for levels in ({"sigma_min": 90}, {"sigma_max": math.inf}, {"sigma_max": math.nan}):
+        with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
+            MixConfig(**levels)
+    for rho in (0.001, 0.01, 0.2, 1e15, math.inf):
+        with pytest.raises(SemmixError, match="no noise levels come of these: rho="):
+            MixConfig(rho=rho)
+    for rho in (0.5, 1, 7, 20, 1000):
+        MixConfig(rho=rho)
 
 
 def test_guidance_moves_away_from_no_class(tmp_path):
