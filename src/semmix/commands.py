@@ -349,6 +349,8 @@ def _refuse_unused(command: Train) -> None:
     given = _given(command, ("mixsets", "annotation", "labels", "scale", "exclude"))
     if given and not options.get("num_mixed", method_class(name).num_mixed):
         fix = "leave these options out, or choose a method that does, such as csm"
+        if "num_mixed" in options:
+            fix = "use num_mixed >= 1, or leave these options out"
         raise SemmixError(f"method {name} learns from no mixed sets", given, fix)
     if command.scale is not None and command.labels in UNSCALED_SCHEMES:
         fix = "leave out --scale, or choose labels that have one, such as reannotated"

@@ -351,6 +351,8 @@ def test_oblong_images_are_refused_before_the_folder_is_claimed(tmp_path, toy_da
         ("ce --labels requested", "no mixed sets: labels=requested"),
         ("mixup --scale 4", "no mixed sets: scale=4.0"),
         ("ls --exclude d.json", "no mixed sets: exclude=d.json"),
+        ("csm --options num_mixed=0 --mixsets m", "-> use num_mixed >= 1, or leave"),
+        ("csm --options num_mixed=0", "-> use num_mixed >= 1"),
         ("csm --mixsets m --labels requested --scale 4", "'requested' have no scale: 4.0"),
         ("csm --mixsets m --annotation a --labels one_hot --scale 4", "'one_hot' have no scale"),
     ],

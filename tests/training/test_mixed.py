@@ -53,6 +53,14 @@ def test_sets_know_their_generator_and_what_was_left_out(notes, tmp_path):
     assert torch.equal(fewer.images.images, notes.store.read_all()[[0, 2, 3, 5]])
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "{}", '{"annotation": "DIGEST"}'])
+def test_other_files_are_no_diagnosis(notes, tmp_path, content):
+    path = tmp_path / "list.json"
+    path.write_text(content.replace("DIGEST", notes.digest))
+    with pytest.raises(SemmixError, match="not one of the annotation in use"):
+        load_mixed(notes.store.folder, notes.artifact.folder, exclude=path)
+
+
 def test_other_images_are_refused(notes):
     source = load_mixed(notes.store.folder, notes.artifact.folder)
     source.check_fits((1, 2, 2), 3)

@@ -97,6 +97,7 @@ def load_mixed(
 def _odd_sets(diagnosis: str | Path, notes: Annotation | None) -> list[int]:
     """Return the sets that a diagnosis of this annotation offers for exclusion."""
     content = read_json(Path(diagnosis))
+    content = content if isinstance(content, dict) and "odd_sets" in content else {}
     if notes is None or content.get("annotation") != notes.digest:
         fix = "run semmix annotate --report for this annotation and name its diagnosis.json"
         raise SemmixError("this diagnosis is not one of the annotation in use", diagnosis, fix)
