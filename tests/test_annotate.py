@@ -337,7 +337,7 @@ def test_controls_are_as_sharp_as_the_labels_and_know_no_image(tmp_path):
     assert sharpness(torch.tensor([[0.1, 0.9]])) == pytest.approx(0.9)  # ends alone
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0])
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_senseless_scales_are_refused(tmp_path, scale):
     store, train = make_store(tmp_path / "mix"), make_split(1)
     with pytest.raises(SemmixError, match="positive"):
@@ -397,6 +397,42 @@ def test_annotation_of_other_sets_is_refused(tmp_path):
     other.write_shard(0, torch.zeros(1, 8, 3, 2, 2, dtype=torch.uint8))
     with pytest.raises(SemmixError, match="belongs to other mixed sets"):
         Annotation.open(tmp_path / "notes", other)
+
+
+def test_damaged_annotation_gives_no_labels(tmp_path):
+    store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
+    whole = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    path, manifest = whole.artifact.folder / "lambda_e.safetensors", whole.artifact.path
+    other = "do not match the annotation's digest"
+    for file, damage, words in (
+        (path, lambda sound: sound[:-1] + bytes([sound[-1] ^ 1]), other),
+        (manifest, lambda sound: sound.replace(b'"softmax_scale": ', b'"softmax_scale": 1'), other),
+        (path, lambda sound: sound[:100], "cannot read"),
+        (path, None, "cannot read"),
+    ):
+        sound = file.read_bytes()
+        file.unlink() if damage is None else file.write_bytes(damage(sound))
+        with pytest.raises(SemmixError, match=words) as caught:
+            Annotation.open(path.parent, store).soft_labels()
+        assert "run semmix annotate again" in caught.value.fix
+        file.write_bytes(sound)
+    assert torch.equal(Annotation.open(path.parent, store).soft_labels(), whole.soft_labels())
+
+
+def test_damaged_part_is_named_and_can_be_made_again(tmp_path):
+    store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
+    whole = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "whole")
+    stopped = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        annotate_mixsets(store, PixelEncoder(fail_after=2), train, val, stopped)
+    (part,) = stopped.glob("part-*")
+    part.write_bytes(part.read_bytes()[:50])
+    with pytest.raises(SemmixError, match=rf"cannot read .*{part.name}") as caught:
+        annotate_mixsets(store, PixelEncoder(), train, val, stopped)
+    assert f"delete {part}" in caught.value.fix
+    part.unlink()
+    again = annotate_mixsets(store, PixelEncoder(), train, val, stopped)
+    assert again.digest == whole.digest
 
 
 PROCESS = """

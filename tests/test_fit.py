@@ -102,10 +102,12 @@ def test_the_report_shows_the_runs_and_the_sets(whole):
     assert "data:image/png" in page
 
 
-def test_generator_learned_the_training_split_alone(whole):
+def test_generator_and_encoder_learned_the_training_split_alone(whole):
     generator = json.loads((whole / "generator" / "generator.json").read_text())
+    annotation = json.loads((whole / "annotation" / "annotation.json").read_text())
     run = json.loads((whole / "runs" / "csm-0" / "config.json").read_text())
     assert generator["trained_on"] == run["inputs"]["train"]
+    assert annotation["encoder_trained_on"] == run["inputs"]["train"]
     assert run["leak"] is False
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from semmix import SemmixError
-from semmix.plan import MixPlan, all_pairs
+from semmix.plan import MixPlan, all_pairs, tournament_pairs
 
 
 def plan(**changes) -> MixPlan:
@@ -27,6 +27,21 @@ def test_ranks_partition_the_shards(world_size):
 def test_any_prefix_covers_all_pairs():
     p = plan()
     assert {p.pair(n) for n in range(len(p.pairs))} == set(all_pairs(4))
+
+
+@pytest.mark.parametrize("num_classes", [*range(2, 12), 46, 101])
+def test_any_prefix_of_a_tournament_covers_all_classes(num_classes):
+    pairs = tournament_pairs(num_classes)
+    assert sorted(pairs) == list(all_pairs(num_classes))
+    counts = [0] * num_classes
+    for i, j in pairs:
+        counts[i] += 1
+        counts[j] += 1
+        assert max(counts) - min(counts) <= 1 + num_classes % 2
+
+
+def test_fewer_than_two_classes_have_no_pairs():
+    assert tournament_pairs(0) == tournament_pairs(1) == ()
 
 
 def test_set_seeds_differ_and_depend_on_the_store_seed():
@@ -69,6 +84,8 @@ def test_json_round_trip():
         ({"lams": (0.0, float("nan"), 1.0)}, "rise"),
         ({"lams": (0.5,), "beta": 1.0}, "two ends"),
         ({"beta": -1.0}, "positive"),
+        ({"beta": float("nan")}, "positive"),  # drawing from it would never end
+        ({"beta": float("inf")}, "positive"),
     ],
 )
 def test_impossible_plans_are_refused(changes, words):

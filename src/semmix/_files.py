@@ -73,14 +73,24 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any =
     write_bytes(path, save(ready, metadata))
 
 
-def read_tensors(path: Path, *names: str) -> list[torch.Tensor]:
-    """Return the tensors of these names in a safetensors file."""
+DAMAGED = "the file is missing or damaged: make it again"
+
+
+def read_tensors(path: Path, fix: str = DAMAGED) -> dict[str, torch.Tensor]:
+    """Return the tensors in `path`; `fix` says what to do where it cannot be read."""
     try:
-        tensors = load_file(path)
-        return [tensors[name] for name in names]
-    except (OSError, SafetensorError, KeyError) as error:
-        fix = "the file is missing or damaged: make it again"
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
         raise SemmixError(f"cannot read {path}", error, fix) from error
+
+
+def read_named_tensors(path: Path, *names: str) -> list[torch.Tensor]:
+    """Return the tensors of these names in `path`."""
+    tensors = read_tensors(path)
+    for name in names:
+        if name not in tensors:
+            raise SemmixError(f"{path} holds no {name!r}", ", ".join(tensors) or "nothing", DAMAGED)
+    return [tensors[name] for name in names]
 
 
 def digest(value: Any) -> str:

@@ -13,7 +13,6 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix._device import pick_device, rank_and_world
 from semmix._errors import SemmixError
-from semmix._files import read_tensors
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.annotate.annotation import UNSCALED_SCHEMES
@@ -26,10 +25,11 @@ from semmix.generators.official import convert_checkpoint
 from semmix.labels import lambda_grid
 from semmix.methods import method_class
 from semmix.mixsets import MixSets
-from semmix.plan import MixPlan, all_pairs
+from semmix.plan import MixPlan, all_pairs, tournament_pairs
 from semmix.report.diagnosis import judge_images, write_diagnosis
+from semmix.report.runs import read_logits
 from semmix.sampling.classes import sample_classes, write_grid
-from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.sampling.mix import MixConfig, check_knows_classes, make_mixsets
 from semmix.sampling.pairs import confusable_pairs
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
@@ -114,7 +114,8 @@ class Mix:
     out: Path = Path("mixsets")
     """Folder of the store."""
     sets: int = 1000
-    """Sets in all; they cycle through the pairs, so every prefix covers all pairs evenly."""
+    """Sets in all; they cycle through the pairs. With fewer sets than pairs of classes, pairs are
+    taken so that all classes come equally often, to within two."""
     pairs: tuple[str, ...] = ()
     """Pairs of classes to mix, as numbers i:j; all of them by default."""
     confusable_by: Path | None = None
@@ -138,6 +139,7 @@ class Mix:
 def mix_command(command: Mix) -> None:
     """Draw the sets that are missing."""
     generator = load_generator(command.generator, command.device)
+    check_knows_classes(generator, 2)
     plan = MixPlan(
         num_classes=generator.num_classes,
         num_sets=command.sets,
@@ -162,7 +164,10 @@ def chosen_pairs(command: Mix, num_classes: int) -> tuple[tuple[int, int], ...]:
     if command.num_pairs is not None:
         fix = "name the run with --confusable-by, or list the pairs with --pairs"
         raise SemmixError("num_pairs counts what a run confuses", command.num_pairs, fix)
-    return tuple(map(_parse_pair, command.pairs)) or all_pairs(num_classes)
+    if command.pairs:
+        return tuple(map(_parse_pair, command.pairs))
+    pairs = all_pairs(num_classes)
+    return pairs if command.sets >= len(pairs) else tournament_pairs(num_classes)
 
 
 def validation_confusion(run: Path, num_classes: int) -> Tensor:
@@ -170,11 +175,11 @@ def validation_confusion(run: Path, num_classes: int) -> Tensor:
     path = run / "logits-val.safetensors"
     if not path.exists():
         raise SemmixError("no finished run here", run, "name a run folder with validation logits")
-    logits, labels = read_tensors(path, "logits", "labels")
+    logits, labels = map(torch.from_numpy, read_logits(path))
     if logits.shape[1] != num_classes:
         seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
         raise SemmixError("the run knows other classes", seen, "name a run on the same data set")
-    places = labels.long() * num_classes + logits.argmax(1)
+    places = labels * num_classes + logits.argmax(1)
     return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
 
 
@@ -344,6 +349,8 @@ def _refuse_unused(command: Train) -> None:
     given = _given(command, ("mixsets", "annotation", "labels", "scale", "exclude"))
     if given and not options.get("num_mixed", method_class(name).num_mixed):
         fix = "leave these options out, or choose a method that does, such as csm"
+        if "num_mixed" in options:
+            fix = "use num_mixed >= 1, or leave these options out"
         raise SemmixError(f"method {name} learns from no mixed sets", given, fix)
     if command.scale is not None and command.labels in UNSCALED_SCHEMES:
         fix = "leave out --scale, or choose labels that have one, such as reannotated"

@@ -1,7 +1,8 @@
 """Which mixed sets exist, and which shard holds them: pure arithmetic, the same on every machine.
 
-Set `n` has pair `pairs[n % len(pairs)]`, so any prefix of the sets covers all pairs evenly, and a
-seed of its own, so no set depends on what was generated before it.
+Set `n` has pair `pairs[n % len(pairs)]`, so all pairs come equally often but for the last cycle,
+and a seed of its own, so no set depends on what was generated before it. Where sets are fewer than
+pairs, the order of the pairs decides which classes are seen: that of `tournament_pairs` is fair.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class MixPlan:
             raise SemmixError("lams must rise within [0, 1]", self.lams, "sort them")
         if self.beta is not None and len(self.lams) < 2:
             raise SemmixError("a drawn set has two ends", self.lams, "ask for 2 members or more")
-        if self.beta is not None and self.beta <= 0:
-            raise SemmixError("beta must be positive", self.beta, "leave it out for the grid")
+        if self.beta is not None and not 0 < self.beta < math.inf:
+            fix = "choose one, such as 1, or leave it out for the grid"
+            raise SemmixError("beta must be positive and finite", self.beta, fix)
 
     @property
     def num_shards(self) -> int:
@@ -105,3 +107,22 @@ def all_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
     ((0, 1), (0, 2), (1, 2))
     """
     return tuple(combinations(range(num_classes), 2))
+
+
+def tournament_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
+    """Return every pair i < j, in the rounds of a tournament: in each, every class comes once.
+
+    Of an odd number of classes, another one sits out in each round.
+
+    >>> tournament_pairs(4)
+    ((0, 3), (1, 2), (0, 1), (2, 3), (0, 2), (1, 3))
+    """
+    # The circle method: the first keeps its seat, the others move on by one, opposite seats meet.
+    half = (num_classes + 1) // 2
+    movers = list(range(1, 2 * half))
+    pairs = []
+    for turn in range(len(movers)):
+        seats = [0, *movers[turn:], *movers[:turn]]
+        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
+        pairs += [(min(pair), max(pair)) for pair in meetings if max(pair) < num_classes]
+    return tuple(pairs)

@@ -74,6 +74,16 @@ def test_channel_stats_agree_with_numpy(make_split):
     np.testing.assert_allclose(std, pixels.std((0, 2, 3)), atol=1e-12)
 
 
+@pytest.mark.parametrize("value", [0, 77, 255])  # 77: the mean of squares is rounded
+def test_constant_channel_is_not_blown_up(make_split, value):
+    split = make_split()
+    split.images[:, 1] = value
+    mean, std = split.channel_stats()
+    assert mean[1] == pytest.approx(value / 255)
+    assert std[1] == 1
+    assert max(std[0], std[2]) < 0.5  # channels that show something stay as they are
+
+
 def test_channel_stats_of_nothing_is_an_error(make_split):
     with pytest.raises(SemmixError, match="empty split"):
         make_split().select(torch.arange(0)).channel_stats()

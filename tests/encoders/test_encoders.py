@@ -8,6 +8,8 @@ import torch
 from PIL import Image
 
 from semmix import SemmixError
+from semmix.classifiers import classifier
+from semmix.classifiers.saved import save_classifier
 from semmix.cli import run_command
 from semmix.encoders import inception, list_encoders, load_encoder
 from semmix.encoders.inverted import InvertedResiduals
@@ -256,3 +258,14 @@ def test_the_help_names_every_kind(capsys):
         run_command("annotate", ["--help"])
     shown = capsys.readouterr().out
     assert [kind for kind in list_encoders() if kind not in shown] == []
+
+
+def test_a_run_says_what_it_learned_from_and_a_model_does_not(tmp_path):
+    """Nor does a model beside whose weights somebody put a config.json of another kind."""
+    save_classifier(classifier("small", 3, 1, 8), "small", (1, 8, 8), tmp_path)
+    name, config = f"classifier:{tmp_path}", tmp_path / "config.json"
+    assert load_encoder(name).trained_on is None
+    config.write_text('{"model_type": "resnet"}')
+    assert load_encoder(name).trained_on is None
+    config.write_text('{"kind": "run", "inputs": {"train": "split"}}')
+    assert load_encoder(name).trained_on == "split"

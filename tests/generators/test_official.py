@@ -390,6 +390,16 @@ def test_modules_nested_without_end_are_refused(write):
     refused(write(pickle.dumps({"ema": root}, protocol=4)), "nested too deeply")
 
 
+@pytest.mark.parametrize(("levels", "empty_buffers"), [(12, 0), (2, 2000)])
+def test_modules_shared_over_and_over_are_refused(write, levels, empty_buffers):
+    """A few kilobytes can name one module millions of times, or what it holds."""
+    root = Persistent(_buffers=dict.fromkeys(map(str, range(empty_buffers))))
+    for _ in range(levels):
+        root = Persistent(_modules=dict.fromkeys("abcd", root))
+    root.__dict__.update(_init_args=(), _init_kwargs={})
+    refused(write(pickle.dumps({"ema": root}, protocol=4)), "more tensors and modules than")
+
+
 def test_deeply_nested_data_is_refused_or_read(write):
     deep = b")" + b"\x85" * 50_000  # a tuple in a tuple in a tuple ...
     refused(write(b"\x80\x04}" + deep + b"Ns."), "unknown way")  # as a key: hashing would overflow
@@ -407,6 +417,7 @@ def test_deeply_nested_data_is_refused_or_read(write):
         ({"model_channels": 1 << 40}, "unknown network argument"),
         ({"model_channels": "wide"}, "describe a network"),
         ({"channel_mult": [1] * 60}, "unknown network argument"),
+        ({"channel_mult": []}, "describe a network"),
         ({"model_type": "VisionTransformer"}, "architecture"),
         ({"encoder_type": "skip"}, "encoder"),
         ({"decoder_type": "skip"}, "decoder"),

@@ -162,7 +162,7 @@ def test_a_leak_is_said_aloud(tmp_path, make_run):
     folders = [make_run(tmp_path / "a", "ce", 0), make_run(tmp_path / "b", "csm", 0, leak=True)]
     source = write_report(folders, tmp_path / "r.html", title="leak").read_text()
     assert "Not a fair comparison." in source
-    assert "generator behind CSM did not learn" in source
+    assert "mixed sets behind CSM were not made from the training split alone" in source
 
 
 def test_twenty_large_runs_stay_under_eight_megabytes(tmp_path, make_run):

@@ -1,15 +1,19 @@
 """The loop that fills a store: one noise per set, and nothing but the set decides an image."""
 
+import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
+from semmix.cli import main
 from semmix.generators.edm import EDMConfig, EDMDenoiser
-from semmix.generators.folder import NetworkGenerator
+from semmix.generators.folder import MANIFEST, NetworkGenerator, save_generator
 from semmix.labels import mix_labels
 from semmix.mixsets import MixSets
 from semmix.plan import MixPlan, all_pairs
@@ -219,6 +223,28 @@ def test_a_row_of_no_samples_is_refused(generator):
         sample_classes(generator, 0, CONFIG)
 
 
+@pytest.mark.parametrize(
+    ("num_classes", "command", "words"),
+    [
+        (0, "generator sample lone", "knows no classes to draw: 0 in lone"),
+        (0, "mix lone", "knows no classes to mix: 0 in lone"),
+        (1, "mix lone", "knows no classes to mix: 1 in lone"),
+        (1, "mix lone --pairs 0:1", "knows no classes to mix: 1 in lone"),
+    ],
+)
+def test_too_few_classes_are_named(capsys, tmp_path, monkeypatch, num_classes, command, words):
+    monkeypatch.chdir(tmp_path)
+    config = EDMConfig(
+        resolution=8, channels=1, num_classes=num_classes, model_channels=8, channel_mult=(1,),
+        num_blocks=1, attn_resolutions=(),
+    )  # fmt: skip
+    artifact = begin_artifact(Path("lone"), MANIFEST, "generator", {})
+    save_generator(artifact, config, EDMDenoiser(config).state_dict(), None)
+    assert main([*command.split(), "--out", "out", "--device", "cpu"]) == 1
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not Path("out").exists()
+
+
 def test_padding_shows_one_shape_to_the_sampler():
     seen = []
 
@@ -261,8 +287,14 @@ def test_user_mistakes_are_explained(generator, tmp_path):
         MixConfig(solver="huen")
     with pytest.raises(SemmixError, match="at least 2 steps"):
         MixConfig(num_steps=1)
-    with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
-        MixConfig(sigma_min=90)
+    for levels in ({"sigma_min": 90}, {"sigma_max": math.inf}, {"sigma_max": math.nan}):
+        with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
+            MixConfig(**levels)
+    for rho in (0.001, 0.01, 0.2, 1e15, math.inf):
+        with pytest.raises(SemmixError, match="no noise levels come of these: rho="):
+            MixConfig(rho=rho)
+    for rho in (0.5, 1, 7, 20, 1000):
+        MixConfig(rho=rho)
 
 
 def test_guidance_moves_away_from_no_class(tmp_path):

@@ -1,10 +1,11 @@
 """Pairs by confusion."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 from semmix._errors import SemmixError
 from semmix.commands import Mix, chosen_pairs
@@ -46,6 +47,16 @@ def test_the_command_counts_only_what_a_run_confuses(num_pairs):
         chosen_pairs(Mix(generator="g", num_pairs=num_pairs), 3)
 
 
+def test_few_sets_show_every_class_and_enough_of_them_the_usual_pairs():
+    few = Mix(generator="g", sets=1000)  # the default
+    counts = Counter(c for pair in chosen_pairs(few, 100)[:1000] for c in pair)
+    assert set(counts.values()) == {20}
+    assert len(counts) == 100
+    assert chosen_pairs(replace(few, sets=4950), 100) == all_pairs(100)
+    assert chosen_pairs(few, 10) == all_pairs(10)
+    assert chosen_pairs(replace(few, sets=1, pairs=("1:2", "0:1")), 3) == ((1, 2), (0, 1))
+
+
 def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
     """Labels as kept runs have them: 200 classes are more than their products fit."""
     logits, labels = torch.eye(200)[[199, 198, 199, 0]], torch.tensor([199, 199, 198, 0])
@@ -57,6 +68,15 @@ def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
         chosen_pairs(command, 10)
     with pytest.raises(SemmixError, match="not both"):
         chosen_pairs(replace(command, pairs=("1:2",)), 200)
+
+
+@pytest.mark.parametrize("damage", [lambda sound: sound[:20], lambda _: save({"x": torch.ones(1)})])
+def test_a_damaged_run_is_named(tmp_path, damage):
+    path = tmp_path / "logits-val.safetensors"
+    save_file({"logits": torch.eye(3), "labels": torch.arange(3)}, path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(SemmixError, match=r"cannot read .*logits-val"):
+        chosen_pairs(Mix(generator="g", confusable_by=tmp_path), 3)
 
 
 def test_every_class_is_in_a_pair_even_without_validation_images():

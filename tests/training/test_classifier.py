@@ -113,6 +113,17 @@ def test_stopped_run_goes_on_to_the_same_weights(
     assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
 
 
+def test_run_without_momentum_goes_on_to_the_same_weights(tmp_path, toy_data, monkeypatch):
+    """Its optimizer has no memory, so a checkpoint holds none."""
+    config = replace(SMALL, momentum=0.0, checkpoint_seconds=0)
+    whole = train_classifier(toy_data, config, tmp_path / "whole")
+    _stop_after(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(toy_data, config, tmp_path / "stopped")
+    monkeypatch.undo()
+    assert same_weights(whole, train_classifier(toy_data, config, tmp_path / "stopped"))
+
+
 def _stop_after(monkeypatch, step: int) -> None:
     """Stop the loop right after the checkpoint of `step`, as Ctrl-C there would."""
     save = loop.save_checkpoint
@@ -227,6 +238,21 @@ def test_equal_data_sees_as_many_images(tmp_path, toy_data, toy_source):
         assert stats[-1]["nimg"] == 6 * 60, name
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "words"),
+    [(20, ""), (22, ""), (23, "see 69 images, 15% more"), (60, "see 180 images, 200% more")],
+)
+def test_equal_data_says_where_it_cannot_be_equal(
+    tmp_path, toy_data, toy_source, capsys, batch_size, words
+):
+    """Of 60 real images; batches of 22 see 66, which is just within a tenth."""
+    config = replace(SMALL, method="csm", epochs=1, batch_size=batch_size, eq_data=True)
+    train_classifier(toy_data, config, tmp_path / "run", toy_source)
+    told = capsys.readouterr().out
+    assert words in told
+    assert ("more than the 60 real ones; use a smaller --batch-size" in told) == bool(words)
+
+
 def test_equal_data_changes_nothing_without_mixed_images(tmp_path, toy_data):
     """Nor where the last batch is incomplete, which an epoch leaves out."""
     config = replace(SMALL, batch_size=32)
@@ -250,6 +276,29 @@ def test_leaking_generator_is_refused_unless_allowed(tmp_path, toy_data, toy_sou
         train_classifier(toy_data, config, tmp_path / "run", leaky)
     out = train_classifier(toy_data, replace(config, allow_leak=True), tmp_path / "run", leaky)
     assert json.loads((out / "config.json").read_text())["leak"] is True
+
+
+def test_leaking_annotation_is_refused_unless_allowed(tmp_path, toy_data, toy_source):
+    config, own = (
+        replace(SMALL, method="csm", epochs=1),
+        (toy_data.train.digest, toy_data.val.digest),
+    )
+    fair = replace(toy_source, annotated_with=own, encoder_trained_on=own[0])
+    out = train_classifier(toy_data, config, tmp_path / "fair", fair)
+    assert json.loads((out / "config.json").read_text())["leak"] is False
+    tested = toy_data.test.digest
+    for k, changes in enumerate(
+        [
+            {"annotated_with": (tested, own[1])},
+            {"annotated_with": (own[0], tested)},
+            {"encoder_trained_on": tested},
+        ]
+    ):
+        leaky = replace(fair, **changes)
+        with pytest.raises(SemmixError, match="allow-leak"):
+            train_classifier(toy_data, config, tmp_path / str(k), leaky)
+        run = train_classifier(toy_data, replace(config, allow_leak=True), tmp_path / str(k), leaky)
+        assert json.loads((run / "config.json").read_text())["leak"] is True
 
 
 def test_sets_of_other_images_are_refused_before_any_leak(tmp_path, toy_data, toy_source):
@@ -302,6 +351,8 @@ def test_oblong_images_are_refused_before_the_folder_is_claimed(tmp_path, toy_da
         ("ce --labels requested", "no mixed sets: labels=requested"),
         ("mixup --scale 4", "no mixed sets: scale=4.0"),
         ("ls --exclude d.json", "no mixed sets: exclude=d.json"),
+        ("csm --options num_mixed=0 --mixsets m", "-> use num_mixed >= 1, or leave"),
+        ("csm --options num_mixed=0", "-> use num_mixed >= 1"),
         ("csm --mixsets m --labels requested --scale 4", "'requested' have no scale: 4.0"),
         ("csm --mixsets m --annotation a --labels one_hot --scale 4", "'one_hot' have no scale"),
     ],

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 
 from semmix._device import to_device
 from semmix._errors import SemmixError
+from semmix.cli import main
 from semmix.generators import load_generator
 from semmix.generators.edm import EDMConfig, EDMDenoiser
 from semmix.training import generator as loop
@@ -206,14 +208,42 @@ def test_it_learns_the_classes(tmp_path):
     assert right[1] > left[1] + 150
 
 
-def test_bad_gradients_do_not_reach_the_weights(tmp_path, monkeypatch):
+def spoil(monkeypatch, is_bad):
+    """Make the loss of those steps NaN whose number is bad."""
+    steps = count()
+
     def spoilt(*args, whole=loop.denoising_loss):
-        return whole(*args) * float("nan")
+        return whole(*args) * (float("nan") if is_bad(next(steps)) else 1)
 
     monkeypatch.setattr(loop, "denoising_loss", spoilt)
-    folder = train(tmp_path, replace(CONFIG, num_images=16))
+
+
+def losses_in(folder):
+    lines = (folder / "stats.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_a_bad_batch_now_and_then_does_not_reach_the_weights(tmp_path, monkeypatch):
+    spoil(monkeypatch, lambda step: step % 2 == 0)
+    folder = train(tmp_path, replace(CONFIG, num_images=64))
+    assert np.isfinite(losses_in(folder)).tolist() == 4 * [False, True]
     weights = load_generator(folder, "cpu").network.state_dict()
     assert all(bool(weight.isfinite().all()) for weight in weights.values())
+
+
+def test_a_diverged_run_is_stopped(tmp_path, monkeypatch, capsys):
+    spoil(monkeypatch, lambda step: step == 1 or step >= 5)
+    with pytest.raises(SemmixError, match="training diverged") as caught:
+        train(tmp_path)
+    assert np.isfinite(losses_in(tmp_path)).tolist() == [True, False, *3 * [True], False, False]
+    assert str(tmp_path) in caught.value.fix
+    for command, prefix in (("generator train", "--"), ("fit digits", "--generator.")):
+        with pytest.raises(SystemExit):
+            main([*command.split(), "--help"])
+        told = capsys.readouterr().out
+        for option in (f"{prefix}lr", f"{prefix}warmup"):
+            assert option in caught.value.fix
+            assert f"{option} " in told
 
 
 def test_loss_matches_plain_loops():
@@ -365,6 +395,8 @@ def test_user_mistakes_are_explained(tmp_path):
         ({"batch_size": 0}, "batch_size must be positive"),
         ({"lr": -1.0}, "lr must be positive"),
         ({"noise_std": -1.0}, "noise_std must be positive"),
+        ({"noise_mean": float("nan")}, "noise_mean must be a finite number"),
+        ({"noise_mean": float("-inf")}, "noise_mean must be a finite number"),
         ({"label_dropout": 2.0}, "label_dropout must be a share"),
         ({"betas": (0.9, 1.0)}, "beta_2 must be a share"),
         ({"minutes": float("nan")}, "needs a length"),

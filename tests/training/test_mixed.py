@@ -1,6 +1,7 @@
 """From a store and its annotation to what the loop draws from."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,20 +10,29 @@ from semmix import MixPlan, MixSets, SemmixError
 from semmix.annotate import annotate_mixsets
 from semmix.datasets import Split
 from semmix.plan import all_pairs
-from semmix.training.mixed import load_mixed
+from semmix.training.mixed import check_no_leak, load_mixed
 
 
 class PixelEncoder:
     """Features are the pixels."""
 
     name, dim, digest = "pixels", 4, "pixels"
+    trained_on: str | None = None
 
     def embed(self, images):
         return images.flatten(1).float()
 
 
 @pytest.fixture
-def notes(tmp_path):
+def real():
+    """Training and validation images of three classes."""
+    draw = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (2, 9, 1, 2, 2), generator=draw, dtype=torch.uint8)
+    return tuple(Split(part, torch.arange(9) % 3) for part in images)
+
+
+@pytest.fixture
+def notes(tmp_path, real):
     """The annotation of six random sets: each pair of three classes twice."""
     draw = torch.Generator().manual_seed(0)
     plan = MixPlan(num_classes=3, num_sets=6, pairs=all_pairs(3), lams=(0, 0.5, 1))
@@ -30,9 +40,7 @@ def notes(tmp_path):
     store = MixSets.create(tmp_path / "mix", plan, (1, 2, 2), generator, {})
     shape = (6, 3, 1, 2, 2)
     store.write_shard(0, torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8))
-    real = torch.randint(0, 256, (9, 1, 2, 2), generator=draw, dtype=torch.uint8)
-    split = Split(real, torch.arange(9) % 3)
-    return annotate_mixsets(store, PixelEncoder(), split, split, tmp_path / "notes")
+    return annotate_mixsets(store, PixelEncoder(), *real, tmp_path / "notes")
 
 
 def test_sets_know_their_generator_and_what_was_left_out(notes, tmp_path):
@@ -43,6 +51,14 @@ def test_sets_know_their_generator_and_what_was_left_out(notes, tmp_path):
     assert (every.trained_on, every.num_excluded, fewer.num_excluded) == ("split", 0, 2)
     assert torch.equal(every.images.images, notes.store.read_all())
     assert torch.equal(fewer.images.images, notes.store.read_all()[[0, 2, 3, 5]])
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "{}", '{"annotation": "DIGEST"}'])
+def test_other_files_are_no_diagnosis(notes, tmp_path, content):
+    path = tmp_path / "list.json"
+    path.write_text(content.replace("DIGEST", notes.digest))
+    with pytest.raises(SemmixError, match="not one of the annotation in use"):
+        load_mixed(notes.store.folder, notes.artifact.folder, exclude=path)
 
 
 def test_other_images_are_refused(notes):
@@ -60,3 +76,41 @@ def test_labels_that_need_an_annotation_say_so(notes):
     assert load_mixed(notes.store.folder, None, "requested").inputs["annotation"] is None
     with pytest.raises(SemmixError, match="need an annotation"):
         load_mixed(notes.store.folder, None)
+
+
+def test_other_images_behind_any_part_are_a_leak(notes, real, tmp_path):
+    train, val = (split.digest for split in real)
+    encoder = PixelEncoder()
+    encoder.trained_on = "tests"
+    learned = annotate_mixsets(notes.store, encoder, *real, tmp_path / "learned")
+    assert learned.digest == notes.digest  # folders from before it was recorded stay valid
+    plain, taught = (
+        replace(load_mixed(notes.store.folder, folder), trained_on=train)
+        for folder in (notes.artifact.folder, learned.artifact.folder)
+    )
+    check_no_leak(plain, train, val)
+    check_no_leak(replace(taught, encoder_trained_on=train), train, val)
+    for source, splits, words in (
+        (replace(plain, trained_on=None), (train, val), "the generator learned from split None"),
+        (plain, ("other", val), f"prototypes come from split {train}, the training split is other"),
+        (plain, (train, "other"), f"scale comes from split {val}, the validation split is other"),
+        (taught, (train, val), "encoder learned from split tests, the training split is"),
+    ):
+        assert source.leaks(*splits)
+        with pytest.raises(SemmixError, match=words) as caught:
+            check_no_leak(source, *splits)
+        assert "--allow-leak" in caught.value.fix
+
+
+def test_sets_without_annotation_leak_by_their_generator_alone(notes):
+    source = load_mixed(notes.store.folder, None, "requested")
+    assert source.leaks("split", "any") == []
+    assert len(source.leaks("other", "any")) == 1
+
+
+def test_annotations_from_before_say_nothing_of_their_encoder(notes):
+    path = notes.artifact.path
+    manifest = json.loads(path.read_text())
+    del manifest["encoder_trained_on"]
+    path.write_text(json.dumps(manifest))
+    assert load_mixed(notes.store.folder, path.parent).encoder_trained_on is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -64,9 +66,10 @@ def scale_as_sharp(positions: Tensor, wanted: float) -> float:
 
 
 def check_scale(scale: float) -> None:
-    """Refuse a scale that is not positive."""
-    if scale <= 0:
-        raise SemmixError("the scale must be positive", scale, "the paper uses 4.0 with CLIP")
+    """Refuse a scale that is not positive, or no number."""
+    if not 0 < scale < math.inf:
+        fix = "the paper uses 4.0 with CLIP"
+        raise SemmixError("the scale must be positive and finite", scale, fix)
 
 
 def class_prototypes(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from semmix._artifact import Artifact, open_artifact
 from semmix._errors import SemmixError, unknown_name
+from semmix._files import digest, digest_tensors, read_tensors
 from semmix.annotate.algebra import (
     add_third_class,
     biased_lambda,
@@ -24,6 +26,8 @@ from semmix.mixsets import MixSets
 
 MANIFEST = "annotation.json"
 TENSORS = "lambda_e.safetensors"
+CHOSEN = ("scale", "softmax_scale", "prototype_accuracy")
+"""What the manifest says that is part of the annotation's digest."""
 UNSCALED_SCHEMES = ("requested", "one_hot", "position")
 """Label schemes without a scale."""
 MATCHED_SCHEMES = ("requested_matched", "smoothed_matched")
@@ -53,8 +57,17 @@ class Annotation:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """All that was read: lambda_e, similarity, prototypes, scale_curve, softmax_curve."""
-        return load_file(self.artifact.folder / TENSORS)
+        """All that was read: lambda_e, similarity, prototypes, scale_curve, softmax_curve.
+
+        They and the scales are checked against the annotation's digest when first read.
+        """
+        folder, manifest = self.artifact.folder, self.artifact.manifest
+        fix = f"delete {folder} and run semmix annotate again"
+        tensors = read_tensors(folder / TENSORS, fix)
+        if annotation_digest(manifest["inputs"], manifest, tensors) != self.digest:
+            what = "labels and scales do not match the annotation's digest"
+            raise SemmixError(what, folder / TENSORS, fix)
+        return tensors
 
     @property
     def lambda_e(self) -> Tensor:
@@ -80,6 +93,17 @@ class Annotation:
     def digest(self) -> str:
         """Names the annotation by what it was made from and its values."""
         return self.artifact.manifest["digest"]
+
+    @property
+    def splits(self) -> tuple[str, str]:
+        """Digests of the splits that gave the prototypes (training) and the scale (validation)."""
+        inputs = self.artifact.manifest["inputs"]
+        return inputs["train"], inputs["val"]
+
+    @property
+    def encoder_trained_on(self) -> str | None:
+        """Digest of the split the encoder learned from; None when unknown."""
+        return self.artifact.manifest.get("encoder_trained_on")
 
     def scale_for(self, labels: str, scale: float | None = None) -> float | None:
         """Return the scale a scheme uses, None where it uses none; `scale` overrides the choice."""
@@ -136,6 +160,14 @@ class Annotation:
             pairs = self.store.pairs()
             return add_third_class(of_pair, self.similarity, self.prototypes, pairs, scale)
         return self.store.soft_labels(self.lam(labels, scale))
+
+
+def annotation_digest(
+    inputs: dict[str, Any], chosen: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> str:
+    """Return what names an annotation: what it was made from, what was chosen and what was read."""
+    values = {name: chosen[name] for name in CHOSEN}
+    return digest({"inputs": inputs, **values, "tensors": digest_tensors(tensors)})
 
 
 def _no_lambda(labels: str) -> SemmixError:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from semmix._artifact import Artifact, begin_artifact, open_artifact
 from semmix._device import rank_and_world
 from semmix._errors import SemmixError
-from semmix._files import digest, digest_tensors, write_tensors
+from semmix._files import read_tensors, write_tensors
 from semmix._progress import Progress, progress, say
 from semmix.annotate.algebra import (
     check_scale,
@@ -23,7 +22,7 @@ from semmix.annotate.algebra import (
     nearest_class,
     similarity,
 )
-from semmix.annotate.annotation import MANIFEST, TENSORS, Annotation
+from semmix.annotate.annotation import MANIFEST, TENSORS, Annotation, annotation_digest
 from semmix.annotate.features import embed_split, embed_with
 from semmix.annotate.scale import choose_scale, doubt, scale_curve, softmax_curve
 from semmix.datasets import Split
@@ -141,7 +140,7 @@ def _finish(
     scale: float | None,
 ) -> None:
     """Put the parts together and choose both scales on the validation split."""
-    parts = [load_file(_part(artifact.folder, k)) for k in range(store.plan.num_shards)]
+    parts = [_read_part(artifact.folder, k) for k in range(store.plan.num_shards)]
     features = embed_split(encoder, val, "scale")
     nearest = nearest_class(similarity(features, prototypes), prototypes)
     accuracy = float((nearest == val.labels).double().mean())
@@ -159,15 +158,26 @@ def _finish(
         "softmax_scale": choose_scale(tensors["softmax_curve"]),
         "prototype_accuracy": accuracy,
     }
-    content = {"inputs": artifact.manifest["inputs"], **chosen, "tensors": digest_tensors(tensors)}
     chosen_by = "auto" if scale is None else "user"
     if scale is None and (words := doubt(chosen["scale"], accuracy)):
         say(words)
-    artifact.finish(**chosen, scale_chosen_by=chosen_by, digest=digest(content))
+    # Beside the inputs, which name annotations from before it was recorded.
+    encoder_trained_on = getattr(encoder, "trained_on", None)
+    artifact.finish(
+        **chosen,
+        scale_chosen_by=chosen_by,
+        encoder_trained_on=encoder_trained_on,
+        digest=annotation_digest(artifact.manifest["inputs"], chosen, tensors),
+    )
 
 
 def _part(folder: Path, k: int) -> Path:
     return folder / f"part-{k:05d}.safetensors"
+
+
+def _read_part(folder: Path, k: int) -> dict[str, Tensor]:
+    path = _part(folder, k)
+    return read_tensors(path, f"delete {path} and run the same command again, it makes just that")
 
 
 def _drop_parts(folder: Path) -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from semmix._errors import SemmixError
 
 CHUNK = 1024  # images copied at a time
+FLAT = 1e-3  # below this deviation of pixels in [0, 1] a channel shows nothing but rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,11 @@ class Split:
         return torch.bincount(self.labels, minlength=num_classes).tolist()
 
     def channel_stats(self) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of each channel, for pixels scaled to [0, 1]."""
+        """Return mean and standard deviation of each channel, for pixels scaled to [0, 1].
+
+        They are what a network normalises by: a constant channel has a deviation of 1, lest the
+        division blow up what rounding leaves of it.
+        """
         if len(self) == 0:
             raise SemmixError(
                 "an empty split has no statistics", "0 images", "choose a data set to train on"
@@ -94,6 +99,7 @@ class Split:
         height, width = self.images.shape[2:]
         mean, square = sums / (len(self) * height * width)
         std = (square - mean.square()).clamp(min=0).sqrt()
+        std[std < FLAT] = 1
         return mean.tolist(), std.tolist()
 
 

@@ -140,8 +140,8 @@ def _limits(facts: dict[str, Any]) -> Iterator[str]:
     yield "- No image is outside all classes for this model: it always names one of them."
     if facts["training"]["leak"]:
         yield (
-            "- The generator of its mixed sets saw images it is judged on: the figures above are "
-            "too good."
+            "- What made its mixed sets (generator, encoder or annotation) may have seen images it "
+            "is judged on: the figures above are too good."
         )
     yield "- Not examined: fairness between groups of people, attacks, corrupted images."
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from semmix._files import read_tensors
+from semmix._files import read_named_tensors
 from semmix.calibration import ood_score, softmax
 from semmix.calibration.temperature import none_wrong
 from semmix.report import Run
@@ -66,7 +66,7 @@ def temperature_is_fitted(folder: Path) -> bool:
 
 def validation_answers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return a run's logits on validation images as float64 [N, K], and their labels [N]."""
-    logits, labels = read_tensors(folder / "logits-val.safetensors", "logits", "labels")
+    logits, labels = read_named_tensors(folder / "logits-val.safetensors", "logits", "labels")
     return logits.double().numpy(), labels.long().numpy()
 
 

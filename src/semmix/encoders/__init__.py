@@ -29,7 +29,8 @@ class Encoder(Protocol):
     """What annotation asks of an encoder.
 
     One whose features cost much may have a `cache_key` as well, a string that names all they depend
-    on besides the images: features of whole splits are then kept between runs.
+    on besides the images: features of whole splits are then kept between runs. One that learned
+    from a split of ours has its digest as `trained_on`, so that training can refuse a leak.
     """
 
     name: str

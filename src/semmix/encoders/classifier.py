@@ -1,8 +1,11 @@
 """The penultimate features of one of our own trained classifiers."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
+from semmix._files import read_json
 from semmix.classifiers.saved import load_classifier
 
 
@@ -12,6 +15,7 @@ class ClassifierEncoder:
     def __init__(self, run: str, device: torch.device):
         network, self.digest = load_classifier(run)
         self.name = f"classifier:{run}"
+        self.trained_on = _training_split(Path(run))
         self.dim = network.feature_dim
         self.network, self.device = network.to(device), device
 
@@ -19,3 +23,10 @@ class ClassifierEncoder:
     def embed(self, images: Tensor) -> Tensor:
         """Return features [N, dim] of uint8 images."""
         return self.network.features(images.to(self.device))
+
+
+def _training_split(run: Path) -> str | None:
+    """Return the digest of the split a run learned from; None for a model, which does not tell."""
+    path = run / "config.json"
+    manifest = read_json(path) if path.exists() else {}
+    return manifest["inputs"].get("train") if manifest.get("kind") == "run" else None

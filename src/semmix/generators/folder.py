@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from semmix._artifact import Artifact, open_artifact
 from semmix._device import to_device
 from semmix._errors import SemmixError, unknown_name
-from semmix._files import digest, digest_tensors, write_tensors
+from semmix._files import digest, digest_tensors, read_tensors, write_tensors
 from semmix.generators.edm import EDMConfig, EDMDenoiser
 from semmix.generators.edm2 import EDM2Config, EDM2Denoiser
 
@@ -80,7 +78,7 @@ def load_folder(folder: Path, device: torch.device) -> NetworkGenerator:
         fix = "run the same training command again; it goes on where it stopped"
         raise SemmixError("this generator is not finished", folder, fix)
     config = _config(artifact.manifest["network"])
-    weights = _read_weights(folder / WEIGHTS)
+    weights = read_tensors(folder / WEIGHTS, "make or download it again")
     if generator_digest(config, weights) != artifact.manifest["digest"]:
         fix = f"delete {folder} and make it again"
         raise SemmixError("the weights do not match the generator's digest", folder / WEIGHTS, fix)
@@ -102,10 +100,3 @@ def _config(settings: dict[str, Any]) -> EDMConfig | EDM2Config:
     if architecture not in CONFIGS:
         raise unknown_name("network architecture", architecture, CONFIGS)
     return CONFIGS[architecture].from_json(settings)
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SemmixError(f"cannot read {path}", error, "make or download it again") from error

@@ -31,6 +31,8 @@ from semmix.generators.pickles import BoundedFile, Name, Record, RefusedPickleEr
 PERSISTENT = "torch_utils.persistence._reconstruct_persistent_obj"
 PERSISTENCE_VERSION = 6
 MAX_DEPTH, MAX_DIMS = 16, 8
+MAX_ENTRIES = 20_000
+"""Tensors and modules of a network, which has some hundreds; shared modules count every time."""
 MAX_SETTING = 65536
 DICTIONARIES = {"collections.OrderedDict", "dnnlib.util.EasyDict"}
 NETWORK_NAMES = frozenset({
@@ -105,22 +107,28 @@ def _network_of(root: Any, size: int) -> OfficialNetwork:
 
 
 class _Tensors:
-    """Collects tensors, and refuses when storages named over and over claim more than the file."""
+    """Collects tensors, and refuses when what is named over and over is more than a network has."""
 
     def __init__(self, limit: int):
-        self.left = limit
+        self.left, self.entries_left = limit, MAX_ENTRIES
 
     def of(self, module: Any, prefix: str = "", depth: int = 0) -> dict[str, Tensor]:
         """Return the parameters and buffers of a module and of those within it."""
         if depth > MAX_DEPTH:
             raise RefusedPickleError("its modules are nested too deeply")
         attributes = _attributes(module)
+        parameters, buffers, children = (
+            _plain_dict(attributes.get(kind, {}))
+            for kind in ("_parameters", "_buffers", "_modules")
+        )
+        self.entries_left -= len(parameters) + len(buffers) + len(children)
+        if self.entries_left < 0:
+            raise RefusedPickleError("it names more tensors and modules than a network has")
         found = {}
-        for kind in ("_parameters", "_buffers"):
-            for name, value in _plain_dict(attributes.get(kind, {})).items():
-                if value is not None:
-                    found[prefix + str(name)] = self._tensor(value)
-        for name, child in _plain_dict(attributes.get("_modules", {})).items():
+        for name, value in (*parameters.items(), *buffers.items()):
+            if value is not None:
+                found[prefix + str(name)] = self._tensor(value)
+        for name, child in children.items():
             if child is not None:
                 found.update(self.of(child, f"{prefix}{name}.", depth + 1))
         return found
@@ -327,6 +335,6 @@ def _expected_shapes(config: EDMConfig | EDM2Config, limit: int) -> dict[str, tu
         with torch.device("meta"):
             network = build_denoiser(config)
         return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError) as error:
         fix = "the file is damaged or was changed"
         raise SemmixError("its arguments do not describe a network", error, fix) from error

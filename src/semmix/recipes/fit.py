@@ -11,7 +11,7 @@ from tyro.conf import OmitArgPrefixes
 
 from semmix._device import pick_device
 from semmix._errors import SemmixError
-from semmix._files import read_tensors
+from semmix._files import read_named_tensors
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.datasets import Dataset, list_datasets
@@ -167,7 +167,7 @@ def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
     if config.partners is None:
         pairs = all_pairs(data.num_classes)
     else:
-        logits, labels = read_tensors(plain / "logits-val.safetensors", "logits", "labels")
+        logits, labels = read_named_tensors(plain / "logits-val.safetensors", "logits", "labels")
         pairs = partner_pairs(logits, labels, config.partners)
     plan = MixPlan(
         num_classes=data.num_classes, num_sets=config.sets_per_pair * len(pairs), pairs=pairs,

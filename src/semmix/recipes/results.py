@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from semmix._artifact import open_artifact
 from semmix._errors import SemmixError
-from semmix._files import read_json, read_tensors, write_json, write_tensors
+from semmix._files import read_json, read_named_tensors, write_json, write_tensors
 from semmix._progress import say
 from semmix.calibration import (
     DensityRatioCalibrator,
@@ -67,7 +67,7 @@ def keep_run(run: str | Path, results: str | Path) -> Path:
     _refuse_other(kept, artifact.manifest)
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.glob("logits-*.safetensors")):
-        logits, labels = read_tensors(path, "logits", "labels")
+        logits, labels = read_named_tensors(path, "logits", "labels")
         small = {"logits": small_logits(logits), "labels": labels.short()}
         write_tensors(kept / path.name, small)
     for name in _KEPT_AS_THEY_ARE:
@@ -175,7 +175,7 @@ def measure_run(run: Path, cell: Cell, protocol: Protocol) -> dict[str, float]:
         later = {f"{key}_ts": value for key, value in after.items()}
         return {**_numbers(logits.softmax(1), labels, protocol), **later, **temperature}
 
-    near_val, near_test = read_tensors(run / PROXIMITY, "val", "test")
+    near_val, near_test = read_named_tensors(run / PROXIMITY, "val", "test")
     probs: Any = logits.softmax(1)
     if cell.measure == "tta":
         probs = _logits(run / TTA)[0].softmax(1)
@@ -194,5 +194,5 @@ def _numbers(probs: Any, labels: Tensor, protocol: Protocol) -> dict[str, float]
 
 def _logits(path: Path) -> tuple[Tensor, Tensor]:
     """Return logits as float64 [N, K] and labels [N]."""
-    logits, labels = read_tensors(path, "logits", "labels")
+    logits, labels = read_named_tensors(path, "logits", "labels")
     return logits.to(torch.float64), labels.long()

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from semmix._artifact import open_artifact
 from semmix._errors import SemmixError
-from semmix._files import read_json
+from semmix._files import read_json, read_named_tensors
 from semmix.calibration import TemperatureScaler, ood_score, summary
 
 
@@ -77,7 +75,7 @@ class Run:
 
     @property
     def leak(self) -> bool:
-        """Whether the generator of its mixed sets may have seen images it is judged on."""
+        """Whether what made its mixed sets may have seen images it is judged on."""
         return bool(self.manifest.get("leak"))
 
     @property
@@ -116,8 +114,8 @@ def load_run(folder: Path) -> Run:
         raise SemmixError(
             f"{folder} is not finished", "half done", "run its training command again"
         )
-    val_logits, val_labels = _read_logits(folder / "logits-val.safetensors")
-    logits, labels = _read_logits(folder / "logits-test.safetensors")
+    val_logits, val_labels = read_logits(folder / "logits-val.safetensors")
+    logits, labels = read_logits(folder / "logits-test.safetensors")
     scaler = TemperatureScaler().fit(val_logits, val_labels)
     return Run(
         folder=folder,
@@ -145,7 +143,7 @@ def _read_foreign(
 ) -> dict[str, tuple[Strangeness, Strangeness]]:
     found = {}
     for path in sorted(folder.glob(foreign_file("*"))):
-        foreign, _ = _read_logits(path)
+        foreign, _ = read_logits(path)
         scores = [
             Strangeness(ood_score(logits / by), ood_score(foreign / by)) for by in (1, temperature)
         ]
@@ -163,14 +161,9 @@ def _read_stats(path: Path) -> list[dict[str, Any]]:
         raise SemmixError(f"cannot read {path}", error, "drop the line that is no JSON") from error
 
 
-def _read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return logits as float32 [N, K] and labels as int64 [N]."""
-    try:
-        tensors = load_file(path)
-        logits, labels = tensors["logits"], tensors["labels"]
-    except (OSError, SafetensorError, KeyError) as error:
-        fix = "a finished run holds logits and labels of its validation and test split"
-        raise SemmixError(f"cannot read {path}", error, fix) from error
+    logits, labels = read_named_tensors(path, "logits", "labels")
     return logits.float().numpy(), labels.long().numpy()
 
 

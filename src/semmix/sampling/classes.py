@@ -12,7 +12,7 @@ from semmix._errors import SemmixError
 from semmix._files import write_bytes
 from semmix._random import fold_seed
 from semmix.generators import Generator
-from semmix.sampling.mix import MixConfig, make_sampler, sample_padded
+from semmix.sampling.mix import MixConfig, check_knows_classes, make_sampler, sample_padded
 
 
 def sample_classes(
@@ -24,6 +24,7 @@ def sample_classes(
     """
     if per_class < 1:
         raise SemmixError("no images to draw", f"per_class={per_class}", "ask for at least 1")
+    check_knows_classes(generator, 1)
     shape = getattr(generator, "latent_shape", generator.image_shape)
     num_classes = generator.num_classes
     noise = torch.stack([

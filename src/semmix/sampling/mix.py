@@ -7,9 +7,11 @@ restart, and on the same machine it is the same to the byte.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,13 +65,30 @@ class MixConfig:
         if self.num_steps < 2 or self.batch_size < 1:
             seen = f"num_steps={self.num_steps}, batch_size={self.batch_size}"
             raise SemmixError("too few steps or images", seen, "at least 2 steps and 1 image")
-        if not 0 < self.sigma_min < self.sigma_max:
+        if not 0 < self.sigma_min < self.sigma_max < math.inf:
             seen = f"sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
-            raise SemmixError("noise levels must fall", seen, "use 0 < sigma_min < sigma_max")
+            fix = "use 0 < sigma_min < sigma_max, both finite"
+            raise SemmixError("noise levels must fall", seen, fix)
         if not self.rho > 0:
             raise SemmixError("rho must be positive", self.rho, "7 is the usual choice")
+        if not self._levels_are_exact():
+            seen = f"rho={self.rho}, sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
+            raise SemmixError("no noise levels come of these", seen, "7 is the usual rho")
         if not 0 <= self.grain < 0.5:
             raise SemmixError("unusable grain", self.grain, "use 0 (none) or some hundredths")
+
+    def _levels_are_exact(self) -> bool:
+        """Return whether the levels fall from one end to the other.
+
+        A rho too extreme for float arithmetic overflows, or loses the ends in rounding.
+        """
+        try:
+            levels = karras_sigmas(self.num_steps, self.sigma_min, self.sigma_max, self.rho)
+        except OverflowError:
+            return False
+        ends = ((levels[0], self.sigma_max), (levels[-2], self.sigma_min))
+        falling = all(high > low for high, low in pairwise(levels))
+        return falling and all(math.isclose(*end, rel_tol=1e-3) for end in ends)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON values.
@@ -215,6 +234,14 @@ def _check_guidance(generator: Generator, config: MixConfig) -> None:
     if config.guidance != 1 and not getattr(generator, "knows_no_class", False):
         fix = "use one trained with label dropout, or guidance 1 (none)"
         raise SemmixError("guidance needs a generator that knows no class", generator.name, fix)
+
+
+def check_knows_classes(generator: Generator, least: int) -> None:
+    """Refuse a generator with fewer classes than a task needs: one to draw, two to mix."""
+    if generator.num_classes < least:
+        what = "this generator knows no classes to " + ("mix" if least > 1 else "draw")
+        seen = f"{generator.num_classes} in {generator.name}, {least} at least are needed"
+        raise SemmixError(what, seen, "choose a class-conditional one, trained on such classes")
 
 
 def _check_classes(generator: Generator, plan: MixPlan) -> None:

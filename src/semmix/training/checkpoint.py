@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,17 @@ def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], head
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], Any]:
-    """Return the groups of tensors and the header that `save_checkpoint` wrote."""
-    groups: dict[str, dict[str, Tensor]] = {}
+    """Return the groups of tensors and the header that `save_checkpoint` wrote.
+
+    An empty group (SGD without momentum remembers nothing) leaves no trace in the file, so any that
+    is not there is empty.
+    """
+    groups: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
     try:
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118  (a safetensors file is not a dict)
                 group, name = key.split("/", 1)
-                groups.setdefault(group, {})[name] = file.get_tensor(key)
+                groups[group][name] = file.get_tensor(key)
             return groups, json.loads(file.metadata()["semmix"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         fix = "delete it and run the same command again; training starts over"

@@ -24,7 +24,7 @@ from semmix._artifact import begin_artifact
 from semmix._device import describe_environment, pick_device, to_device
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import digest_tensors, write_json, write_tensors
-from semmix._progress import progress
+from semmix._progress import progress, say
 from semmix._random import fold_seed
 from semmix.calibration import TemperatureScaler, summary
 from semmix.classifiers import Classifier, classifier
@@ -107,7 +107,8 @@ class TrainConfig:
     seed: int = 0
     """Seed of weights, order and augmentation."""
     allow_leak: bool = False
-    """Accept mixed sets whose generator saw other images than the training split."""
+    """Accept mixed sets whose generator, encoder or annotation saw other images than the training
+    split."""
     device: str = "auto"
     """auto, cpu or cuda."""
     checkpoint_seconds: float = 30.0
@@ -218,6 +219,8 @@ def train_classifier(
     steps_per_epoch = steps_per_pass
     if config.eq_data and rule.num_mixed:
         steps_per_epoch = math.ceil(len(images) / ((1 + rule.num_mixed) * batch_size))
+        if rank == 0 and (words := surplus_words(len(images), batch_size, rule.num_mixed)):
+            say(words)
     total_steps = config.epochs * steps_per_epoch
     images_per_step = (1 + rule.num_mixed) * batch_size
 
@@ -311,11 +314,29 @@ def train_classifier(
     if rank == 0:
         save_classifier(network, network_name, data.image_shape, out)
         _write_predictions(network, data, out)
-        leak = bool(source and mixed and source.trained_on != data.train.digest)
+        leak = bool(source and mixed and source.leaks(data.train.digest, data.val.digest))
         run.finish(leak=leak, class_names=list(data.class_names))
         (out / "checkpoint.safetensors").unlink(missing_ok=True)
     wait_for_all(world_size)
     return out
+
+
+def surplus_words(num_images: int, batch_size: int, num_mixed: int) -> str | None:
+    """Return what to tell a person whose `eq_data` epochs see over a tenth too many images.
+
+    An epoch has whole steps, one at least, so large batches of few images overshoot.
+
+    >>> surplus_words(1000, 10, num_mixed=2)
+    """
+    per_step = (1 + num_mixed) * batch_size
+    seen = math.ceil(num_images / per_step) * per_step
+    if seen <= 1.1 * num_images:
+        return None
+    enough = max(2, num_images // (10 * (1 + num_mixed)))
+    return (
+        f"--eq-data: an epoch, in whole steps, will see {seen} images, {seen / num_images - 1:.0%} "
+        f"more than the {num_images} real ones; use a smaller --batch-size, such as {enough}"
+    )
 
 
 def first_network(config: TrainConfig, data: Dataset) -> tuple[Classifier, str]:
@@ -421,7 +442,7 @@ def _mixed_images(
         raise SemmixError(f"method {config.method} learns from mixed sets", "none given", fix)
     source.check_fits(data.image_shape, data.num_classes)
     if not config.allow_leak:
-        check_no_leak(source, data.train.digest)
+        check_no_leak(source, data.train.digest, data.val.digest)
     source.images.check_classes(data.train.labels, data.class_names, source.num_excluded)
     return source.images
 

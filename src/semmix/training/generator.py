@@ -57,6 +57,8 @@ NOISE_MEAN, NOISE_STD = -1.2, 1.2
 """EDM's noise levels for small images: ln sigma ~ N(NOISE_MEAN, NOISE_STD^2)."""
 NUM_TIMED_STEPS = 20
 NUM_STATS = 200
+MAX_BAD_WINDOWS = 2
+"""Windows of stats in a row without a finite loss: one may be a single bad batch, two are not."""
 GRID_COLUMNS = 8
 GRID_IMAGES = 512
 """A grid of many classes has fewer columns; this many images are drawn at once."""
@@ -111,6 +113,9 @@ class GeneratorConfig:
             seen = f"num_images={self.num_images}, minutes={self.minutes}"
             raise SemmixError("a run needs a length", seen, "give positive images or minutes")
         check_positive(batch_size=self.batch_size, lr=self.lr, noise_std=self.noise_std)
+        if not math.isfinite(self.noise_mean):
+            fix = f"{NOISE_MEAN} is the usual choice"
+            raise SemmixError("noise_mean must be a finite number", self.noise_mean, fix)
         check_share(label_dropout=self.label_dropout, beta_1=self.betas[0], beta_2=self.betas[1])
         if not (min(self.warmup, self.decay) >= 0 and self.warmup + self.decay <= 1):
             seen = f"warmup={self.warmup}, decay={self.decay}"
@@ -201,7 +206,7 @@ def train_generator(
         rewind_stats(out / "stats.jsonl", step * config.batch_size)
 
     # ---- the loop
-    stats_steps = max(1, num_steps // NUM_STATS)
+    stats_steps, bad_windows = max(1, num_steps // NUM_STATS), 0
     grid_steps = {round(num_steps * k / config.num_grids) for k in range(1, config.num_grids)}
     saved = time.monotonic()
     with (
@@ -222,6 +227,9 @@ def train_generator(
                 append_stats(out / "stats.jsonl", {**row, "lr": lr})
                 bar.advance(0, f"loss {row['loss']:.4f}")
                 loss_sum.zero_()
+                bad_windows = 0 if math.isfinite(row["loss"]) else bad_windows + 1
+                if bad_windows == MAX_BAD_WINDOWS:
+                    raise _diverged(row["loss"], out)
             if step in grid_steps:
                 name = f"samples-{100 * step // num_steps:03d}.png"
                 _write_samples(out / name, with_average(network, emas[0]), shape, num_classes)
@@ -252,6 +260,14 @@ def train_generator(
         checkpoint.unlink(missing_ok=True)
     wait_for_all(world_size)
     return out
+
+
+def _diverged(loss: float, out: Path) -> SemmixError:
+    fix = (
+        "lower --lr or lengthen --warmup (of semmix fit: --generator.lr, --generator.warmup), and "
+        f"choose another folder than {out}"
+    )
+    return SemmixError("training diverged: the generator's loss is not finite", loss, fix)
 
 
 def gradient_step(

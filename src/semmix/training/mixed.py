@@ -26,11 +26,30 @@ class MixedSource:
     """What a run's manifest records about them."""
     num_excluded: int = 0
     """Sets that a diagnosis left out."""
+    annotated_with: tuple[str, str] | None = None
+    """Digests of the training and validation split that the annotation asked."""
+    encoder_trained_on: str | None = None
+    """Digest of the split the encoder learned from; None for one from elsewhere."""
 
     def check_fits(self, image_shape: tuple[int, ...], num_classes: int) -> None:
         """Refuse to train on images of another shape or number of classes."""
         own_shape, own_classes = self.images.images.shape[2:], self.images.soft_labels.shape[-1]
         check_fits(tuple(own_shape), own_classes, image_shape, num_classes)
+
+    def leaks(self, train_digest: str, val_digest: str) -> list[str]:
+        """Return which parts of the sets other images than these splits had a say in, in words."""
+        train, val = ("training split", train_digest), ("validation split", val_digest)
+        found = [("the generator learned from", self.trained_on, train)]
+        if self.annotated_with:
+            found.append(("the annotation's prototypes come from", self.annotated_with[0], train))
+            found.append(("the annotation's scale comes from", self.annotated_with[1], val))
+        if self.encoder_trained_on:
+            found.append(("the annotation's encoder learned from", self.encoder_trained_on, train))
+        return [
+            f"{who} split {seen}, the {split} is {own}"
+            for who, seen, (split, own) in found
+            if seen != own
+        ]
 
 
 def load_mixed(
@@ -65,24 +84,33 @@ def load_mixed(
     }
     if excluded:
         inputs["excluded"] = digest(excluded)
-    return MixedSource(images, store.generator["trained_on"], inputs, len(excluded))
+    return MixedSource(
+        images,
+        store.generator["trained_on"],
+        inputs,
+        len(excluded),
+        notes.splits if notes else None,
+        notes.encoder_trained_on if notes else None,
+    )
 
 
 def _odd_sets(diagnosis: str | Path, notes: Annotation | None) -> list[int]:
     """Return the sets that a diagnosis of this annotation offers for exclusion."""
     content = read_json(Path(diagnosis))
+    content = content if isinstance(content, dict) and "odd_sets" in content else {}
     if notes is None or content.get("annotation") != notes.digest:
         fix = "run semmix annotate --report for this annotation and name its diagnosis.json"
         raise SemmixError("this diagnosis is not one of the annotation in use", diagnosis, fix)
     return content["odd_sets"]
 
 
-def check_no_leak(source: MixedSource, train_digest: str) -> None:
-    """Refuse sets whose generator saw other images than the training split."""
-    if source.trained_on != train_digest:
+def check_no_leak(source: MixedSource, train_digest: str, val_digest: str) -> None:
+    """Refuse sets in which other images than the run's own training and validation had a say."""
+    leaks = source.leaks(train_digest, val_digest)
+    if leaks:
         raise SemmixError(
-            "the generator of these mixed sets did not learn from this training split alone",
-            f"generator's split {source.trained_on}, training split {train_digest}",
-            "train a generator on this split, or accept the leak with --allow-leak; "
-            "reports will say so",
+            "these mixed sets were not made from this data set's training split alone",
+            "; ".join(leaks),
+            "train the generator and the encoder on this split and annotate with this data set, or "
+            "accept the leak with --allow-leak; reports will say so",
         )
