@@ -122,6 +122,54 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
             load_encoder(f"{kind}:{tmp_path}")
 
 
+def copy_settings(source, folder):
+    settings = (source / "preprocessor_config.json").read_text()
+    (folder / "preprocessor_config.json").write_text(settings)
+
+
+def test_weights_that_are_missing_are_not_made_up(clip_folder, dino_folder, tmp_path):
+    import transformers
+
+    with pytest.raises(SemmixError, match=r"weights of this encoder are missing(.|\n)*dino:"):
+        load_encoder(f"clip:{dino_folder}")
+    whole = transformers.CLIPVisionModelWithProjection.from_pretrained(clip_folder)
+    transformers.CLIPVisionModel.from_pretrained(clip_folder).save_pretrained(tmp_path)
+    copy_settings(clip_folder, tmp_path)
+    with pytest.raises(SemmixError, match=r"lacks 1, such as visual_projection"):
+        load_encoder(f"clip:{tmp_path}")
+    whole.config.hidden_size, whole.config.projection_dim = 24, 6
+    whole.config.save_pretrained(tmp_path)
+    with pytest.raises(SemmixError, match="cannot load this encoder"):
+        load_encoder(f"clip:{tmp_path}")
+
+
+def test_a_dino_model_may_lack_the_pooler_that_is_not_used(dino_folder, tmp_path, draw_images):
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+             "num_attention_heads": 2}  # fmt: skip
+    config = transformers.ViTConfig(**sizes, image_size=28, patch_size=7)
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    copy_settings(dino_folder, tmp_path)
+    first, again = (load_encoder(f"dino:{tmp_path}") for _ in range(2))
+    assert first.digest == again.digest
+    assert torch.equal(first.embed(draw_images()), again.embed(draw_images()))
+
+
+def test_a_model_of_another_kind_is_refused_in_words(clip_folder, dino_folder, tmp_path):
+    import transformers
+
+    with pytest.raises(SemmixError, match="dino:.* cannot read an image"):
+        load_encoder(f"dino:{clip_folder}")  # wants texts too
+    transformers.Dinov2Model.from_pretrained(dino_folder).save_pretrained(tmp_path)
+    settings = json.loads((dino_folder / "preprocessor_config.json").read_text())
+    for broken in ({"image_mean": None}, {"size": {"longest_edge": 32}}):
+        beside = tmp_path / "preprocessor_config.json"
+        beside.write_text(json.dumps({**settings, **broken}))
+        with pytest.raises(SemmixError, match="preprocessing is not understood"):
+            load_encoder(f"dino:{tmp_path}")
+
+
 def write_onnx(path, batch, flatten=True):
     """Write a network that averages 8 x 8 tiles of a 16 x 16 image: 12 features."""
     onnx = pytest.importorskip("onnx")

@@ -62,7 +62,15 @@ class PretrainedEncoder:
 
     def _measure(self) -> int:
         """Return the length of a feature, seen on a black image."""
-        shape = tuple(self.embed(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape)
+        black = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+        try:
+            shape = tuple(self.embed(black).shape)
+        except SemmixError:
+            raise
+        except Exception as error:  # a network of another kind may raise anything
+            seen = f"{type(error).__name__}: {error}"
+            fix = "name a network that takes images alone, of the size its preprocessing gives"
+            raise SemmixError(f"{self.name} cannot read an image", seen, fix) from error
         if len(shape) != 2 or shape[0] != 1:
             fix = "an encoder must give one row of numbers per image; choose another output"
             raise SemmixError(f"{self.name} gives no features", f"shape {shape}", fix)
