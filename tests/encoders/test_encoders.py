@@ -159,7 +159,7 @@ def test_a_dino_model_may_lack_the_pooler_that_is_not_used(dino_folder, tmp_path
 def test_a_model_of_another_kind_is_refused_in_words(clip_folder, dino_folder, tmp_path):
     import transformers
 
-    with pytest.raises(SemmixError, match="dino:.* cannot read an image"):
+    with pytest.raises(SemmixError, match=r"dino:.* cannot read an image"):
         load_encoder(f"dino:{clip_folder}")  # wants texts too
     transformers.Dinov2Model.from_pretrained(dino_folder).save_pretrained(tmp_path)
     settings = json.loads((dino_folder / "preprocessor_config.json").read_text())
@@ -209,15 +209,36 @@ def test_onnx_complaints(tmp_path):
         load_encoder(write_onnx(tmp_path / "flat.onnx", "N", flatten=False))
     name = write_onnx(tmp_path / "tiles.onnx", "N")
     beside = tmp_path / "tiles.json"
-    for options in ({**OPTIONS, "colour": "blue"}, {**OPTIONS, "size": "16"}, []):
+    for options in ({**OPTIONS, "colour": "blue"}, []):
         beside.write_text(json.dumps(options))
         with pytest.raises(SemmixError, match=r"tiles.json is not understood"):
             load_encoder(name)
+    for option, value in (
+        ("size", "16"), ("size", 32.5), ("size", [16]), ("size", [16, 16, 3]), ("size", None),
+        ("crop", 16), ("crop", [16]), ("crop", [0, 8]), ("crop", "16"),
+        ("mean", 0.5), ("mean", ["a", "b", "c"]), ("std", [0.5, None, 0.5]), ("std", None),
+    ):  # fmt: skip
+        beside.write_text(json.dumps({**OPTIONS, option: value}))
+        with pytest.raises(SemmixError, match=r"tiles.json: .* needs? ") as caught:
+            load_encoder(name)
+        assert option in ("size", "crop") or option in str(caught.value.seen)
     beside.unlink()
     with pytest.raises(SemmixError, match="how to prepare images"):
         load_encoder(name)
     (tmp_path / "tiles.onnx").write_bytes(b"no network")
     with pytest.raises(SemmixError, match="cannot read"):
+        load_encoder(name)
+
+
+def test_onnx_says_which_size_it_takes(tmp_path, draw_images):
+    pytest.importorskip("onnxruntime")
+    name = write_onnx(tmp_path / "tiles.onnx", "N")
+    encoder = load_encoder(name)  # the shorter edge of a square becomes 16, as the network likes
+    wide = draw_images(size=16)[:, :, :8]
+    with pytest.raises(SemmixError, match=r"16 x 32 pixels, where it takes .*3, 16, 16"):
+        encoder.embed(wide)
+    (tmp_path / "tiles.json").write_text(json.dumps({**OPTIONS, "size": 20}))
+    with pytest.raises(SemmixError, match=r"20 x 20 pixels(.|\n)*JSON file"):
         load_encoder(name)
 
 

@@ -35,7 +35,7 @@ class OnnxNetwork:
     def __init__(self, session: Any, device: torch.device):
         self.session, self.device = session, device
         entry = session.get_inputs()[0]
-        self.input, batch = entry.name, entry.shape[0]
+        self.input, self.shape, batch = entry.name, entry.shape, entry.shape[0]
         self.fixed_batch = batch if isinstance(batch, int) else None
 
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -46,16 +46,25 @@ class OnnxNetwork:
     def _run(self, pixels: Tensor) -> Tensor:
         missing = (self.fixed_batch or len(pixels)) - len(pixels)
         padded = torch.cat([pixels, pixels[-1:].expand(missing, -1, -1, -1)])
-        return torch.from_numpy(self.session.run(None, {self.input: padded.cpu().numpy()})[0])
+        try:
+            outputs = self.session.run(None, {self.input: padded.cpu().numpy()})
+        except Exception as error:  # onnxruntime's errors share no class
+            height, width = pixels.shape[2:]
+            seen = f"{height} x {width} pixels, where it takes {self.shape}: {error}"
+            fix = "name the size it takes in the JSON file beside it, [height, width] or a crop"
+            raise SemmixError("the ONNX network cannot read these images", seen, fix) from error
+        return torch.from_numpy(outputs[0])
 
 
 def read_options(path: Path) -> Preprocess:
     """Return the preprocessing a JSON file describes by the names of `Preprocess`."""
     if not path.exists():
         raise SemmixError("how to prepare images is not known", f"no {path}", f"write {EXAMPLE}")
+    written = read_json(path)
     try:
-        options = {key: _as_tuple(value) for key, value in read_json(path).items()}
-        return Preprocess(**options)
+        return Preprocess(**{key: _as_tuple(value) for key, value in written.items()})
+    except SemmixError as error:
+        raise SemmixError(f"{path}: {error.what}", error.seen, error.fix) from error
     except (AttributeError, TypeError) as error:
         raise SemmixError(f"{path} is not understood", error, f"write {EXAMPLE}") from error
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,13 +87,19 @@ class Preprocess:
     def __post_init__(self) -> None:
         if self.resample not in FILTERS:
             raise SemmixError("unknown resampling", self.resample, f"use {' or '.join(FILTERS)}")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+        if not (_are_three(self.mean) and _are_three(self.std) and min(self.std) > 0):
             seen = f"mean {self.mean}, std {self.std}"
             raise SemmixError("normalisation needs three channels", seen, "give three numbers each")
-        height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        if min(height, width) < 1:
-            raise SemmixError("images need a size", self.size, "at least 1 pixel")
-        if self.crop and (self.crop[0] > height or self.crop[1] > width):
+        edges = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        if not _are_edges(edges):
+            fix = "one whole number of pixels, or height and width; at least 1"
+            raise SemmixError("images need a size", self.size, fix)
+        if self.crop is None:
+            return
+        if not (isinstance(self.crop, tuple) and _are_edges(self.crop)):
+            fix = "height and width, whole numbers of pixels; at least 1"
+            raise SemmixError("a crop needs a size", self.crop, fix)
+        if self.crop[0] > edges[0] or self.crop[1] > edges[1]:
             seen = f"size {self.size}, crop {self.crop}"
             raise SemmixError("the crop is larger than the image", seen, "crop no more than size")
 
@@ -113,3 +121,13 @@ class Preprocess:
         height, width = images.shape[2:]
         shorter = min(height, width)
         return self.size * height // shorter, self.size * width // shorter
+
+
+def _are_three(values: Any) -> bool:
+    """Return whether these are three finite numbers, as settings from a file may not be."""
+    known = isinstance(values, tuple) and all(isinstance(value, int | float) for value in values)
+    return known and len(values) == 3 and all(map(math.isfinite, values))
+
+
+def _are_edges(values: tuple[Any, ...]) -> bool:
+    return len(values) == 2 and all(type(value) is int and value >= 1 for value in values)
