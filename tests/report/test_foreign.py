@@ -72,6 +72,22 @@ def test_other_images_of_the_same_name_are_refused(trained, noise, tmp_path):
         predict_foreign(folder, str(other), "cpu")
 
 
+def test_its_own_images_are_not_foreign_however_they_are_named(
+    trained, noise, make_run, tmp_path, monkeypatch
+):
+    folder, _ = trained
+    make_run(folder, "ce", 0, dataset=noise.name)
+    monkeypatch.chdir(noise.parent)
+    for name in ("noise", "noise/", "./noise", str(noise)):
+        with pytest.raises(SemmixError, match="not foreign"):
+            predict_foreign(folder, name, "cpu")
+    digest = load_dataset(str(noise), size=8).test.digest
+    make_run(folder, "ce", 0, dataset="before-it-was-renamed", origins={"test": digest})
+    with pytest.raises(SemmixError, match="not foreign"):
+        predict_foreign(folder, str(noise), "cpu")
+    assert not list(folder.glob("logits-ood-*"))
+
+
 def test_mistakes_are_answered(trained, noise, make_run, tmp_path):
     folder, _ = trained
     with pytest.raises(SemmixError, match="not foreign"):

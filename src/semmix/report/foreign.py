@@ -43,11 +43,9 @@ def predict_foreign(run: str | Path, dataset: str, device: str = "auto") -> Path
     those on other images of the same name are refused.
     """
     run = Path(run)
-    if dataset == read_json(run / "config.json")["inputs"]["dataset"]:
-        fix = "name a data set it was not trained for"
-        raise SemmixError("its own data set is not foreign to a run", dataset, fix)
     channels, size, _ = saved_image_shape(run)
     name, split = _load_test(dataset, size)
+    _refuse_own_images(run, name, split.digest)
     path = run / foreign_file(name)
     if path.exists():
         _refuse_other_images(path, split.digest)
@@ -56,6 +54,17 @@ def predict_foreign(run: str | Path, dataset: str, device: str = "auto") -> Path
     logits = _predict(network, _with_channels(split.images, channels, name), name)
     write_tensors(path, {"logits": logits, "labels": split.labels}, {"images": split.digest})
     return path
+
+
+def _refuse_own_images(run: Path, name: str, digest: str) -> None:
+    """Raise if these are the images a run is tested on, however they were named.
+
+    The name counts too: under another seed, its data set has another test split.
+    """
+    inputs = read_json(run / "config.json")["inputs"]
+    if name == inputs["dataset"] or digest == inputs.get("test"):
+        fix = "name a data set it was not trained for; a folder of that name must be renamed"
+        raise SemmixError("its own data set is not foreign to a run", name, fix)
 
 
 def _refuse_other_images(path: Path, digest: str) -> None:
