@@ -36,6 +36,9 @@ from semmix.annotate.algebra import (
 )
 from semmix.annotate.features import embed_split
 from semmix.annotate.scale import doubt, softmax_curve
+from semmix.classifiers import classifier
+from semmix.classifiers.saved import save_classifier
+from semmix.cli import run_command
 from semmix.datasets import Split
 from semmix.plan import all_pairs
 
@@ -385,6 +388,18 @@ def test_images_of_another_data_set_claim_no_folder(tmp_path):
     with pytest.raises(SemmixError, match="without training images"):
         annotate_mixsets(store, PixelEncoder(), fewer, train, out)
     assert not out.exists()
+
+
+def test_a_judge_of_other_images_is_refused_before_the_work(tmp_path):
+    make_store(tmp_path / "mix")
+    for name, num_classes, shape in (("reader", 10, (1, 8, 8)), ("judge", 4, (3, 8, 8))):
+        network = classifier("small", num_classes, *shape[:2])
+        save_classifier(network, "small", shape, tmp_path / name)
+    arguments = ["digits", "--encoder", f"classifier:{tmp_path / 'reader'}", "--report"]
+    arguments += ["--mixsets", str(tmp_path / "mix"), "--out", str(tmp_path / "notes")]
+    with pytest.raises(SemmixError, match=r"judge does not fit(.|\n)*they are \(3, 2, 2\)"):
+        run_command("annotate", [*arguments, "--judge", str(tmp_path / "judge")])
+    assert not (tmp_path / "notes").exists()
 
 
 def test_annotation_of_other_sets_is_refused(tmp_path):

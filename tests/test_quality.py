@@ -278,6 +278,66 @@ def test_few_samples_and_other_data_are_refused(data, run):
         score_generator(generator, data, encoder, sampler=SAMPLER, few=True)
 
 
+class UnwantedGenerator(MeanDigits):
+    """Fails where it is asked for a sample."""
+
+    def denoise(self, x, sigma, class_weights):
+        raise AssertionError("sampled before all else was checked")
+
+
+def test_what_does_not_fit_is_refused_before_a_sample_is_drawn(data, run):
+    encoder, generator = load_encoder(f"classifier:{run}"), UnwantedGenerator(data.train)
+    colours = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(SemmixError, match="3 channels, it takes 1"):
+        encoder.embed(colours)
+    with pytest.raises(SemmixError, match="knows 9, digits has 10"):
+        score_generator(
+            generator, data, encoder, sampler=SAMPLER, few=True,
+            classifier=classifier("small", 9, 1, 8),
+        )  # fmt: skip
+
+    class Broken(type(encoder)):
+        def embed(self, images):
+            raise SemmixError("cannot read", "images", "name another")
+
+    with pytest.raises(SemmixError, match="cannot read"):
+        score_generator(
+            generator, data, Broken(str(run), torch.device("cpu")), sampler=SAMPLER, few=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "shape", "extractor", "recogniser"),
+    [
+        (10, (1, 16, 16), r"takes \(1, 16, 16\), they are \(1, 8, 8\)", r"takes \(1, 16, 16\)"),
+        (9, (1, 8, 8), None, "knows 9, there are 10"),
+        (10, (3, 8, 8), None, None),  # grey images are repeated
+    ],
+)
+def test_the_command_takes_runs_of_such_images_alone(
+    data, run, tmp_path, num_classes, shape, extractor, recogniser
+):
+    network = classifier("small", num_classes, *shape[:2])
+    save_classifier(network, "small", shape, tmp_path)
+    for name, used, complaint in (
+        ("extractor", f"--extractor classifier:{tmp_path}", extractor),
+        ("classifier", f"--extractor classifier:{run} --classifier {tmp_path}", recogniser),
+    ):
+        arguments = f"no-such-{name} digits {used} --few --train-size 200".split()
+        # what fits gets as far as the generator, which is not there
+        with pytest.raises(SemmixError, match=complaint or f"no-such-{name}"):
+            score_command(tyro.cli(GeneratorScore, args=arguments))
+
+
+def test_few_images_have_a_spread_that_means_something(data, run):
+    """Subsets of all images would be one and the same."""
+    score = score_generator(
+        MeanDigits(data.train), data, load_encoder(f"classifier:{run}"), num_samples=200,
+        sampler=SAMPLER, few=True,
+    )  # fmt: skip
+    assert score.kernel_std > 0.01 * abs(score.kernel)
+
+
 def test_the_command_prints_and_writes(data, run, tmp_path, capsys):
     torch.manual_seed(0)
     config = network_preset("digits", (1, 8, 8), 10)

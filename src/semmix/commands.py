@@ -16,6 +16,7 @@ from semmix._errors import SemmixError
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
 from semmix.annotate.annotation import UNSCALED_SCHEMES
+from semmix.classifiers.saved import check_takes
 from semmix.datasets.config import DatasetConfig
 from semmix.deploy import export_model, predict_command
 from semmix.encoders import load_encoder
@@ -237,6 +238,8 @@ def annotate_command(command: Annotate) -> None:
     device = pick_device(command.device)
     encoder = load_encoder(command.encoder, device)
     store = MixSets.open(command.mixsets)
+    if command.judge:  # asked last, refused first
+        check_takes(command.judge, store.image_shape, store.plan.num_classes)
     scale = None if command.scale == "auto" else command.scale
     notes = annotate_mixsets(store, encoder, data.train, data.val, command.out, scale)
     if command.report and rank_and_world()[0] == 0:

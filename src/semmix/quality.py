@@ -26,7 +26,7 @@ from semmix._files import write_json
 from semmix._progress import say
 from semmix.annotate import embed_all, embed_split
 from semmix.classifiers import Classifier
-from semmix.classifiers.saved import load_classifier
+from semmix.classifiers.saved import check_takes, load_classifier
 from semmix.datasets import Dataset
 from semmix.datasets.config import DatasetConfig
 from semmix.encoders import Encoder, load_encoder
@@ -279,13 +279,16 @@ def score_generator(
     split = data.splits[reference]
     _check_match(generator, data)
     _check_enough(min(num_samples, len(split)), few)
+    _check_classifier(classifier, data)
+    # Real images first: what cannot read them fails before the samples, which may take hours.
+    train, val = (embed_split(encoder, x, "features") for x in (data.train, data.val))
+    other = train if reference == "train" else embed_split(encoder, split, "features")
+    recognised_real = _recognition(classifier, data.val.images, data.val.labels)
     per_class = math.ceil(num_samples / generator.num_classes)
     images = sample_classes(generator, per_class, sampler, seed).flatten(0, 1)
     labels = torch.arange(generator.num_classes).repeat_interleave(per_class)
     features = embed_all(encoder, images, "features of samples")
-    train, val = (embed_split(encoder, x, "features") for x in (data.train, data.val))
-    other = train if reference == "train" else embed_split(encoder, split, "features")
-    subset_size = min(SUBSET_SIZE, len(features), len(other))
+    subset_size = _subset_size(min(len(features), len(other)))
     kernel, kernel_std = kernel_distance(features, other, subset_size=subset_size)
     pixels = (_pixels(x) for x in (images, data.val.images, data.train.images))
     return Score(
@@ -305,7 +308,7 @@ def score_generator(
         feature_copying=measure_copying(features, val, train),
         pixel_copying=measure_copying(*pixels),
         recognised=_recognition(classifier, images, labels),
-        recognised_real=_recognition(classifier, data.val.images, data.val.labels),
+        recognised_real=recognised_real,
     )
 
 
@@ -340,10 +343,12 @@ class GeneratorScore:
 def score_command(command: GeneratorScore) -> None:
     """Draw samples, measure them, print the numbers."""
     device = pick_device(command.device)
+    data = command.data.load()
+    _check_runs(command, data)
     classifier = load_classifier(command.classifier)[0].to(device) if command.classifier else None
     score = score_generator(
         load_generator(command.generator, command.device),
-        command.data.load(),
+        data,
         load_encoder(command.extractor, device),
         num_samples=command.samples,
         sampler=command.sampler,
@@ -384,6 +389,31 @@ def _check_match(generator: Generator, data: Dataset) -> None:
     if generator.trained_on not in (None, data.train.digest):
         fix = "choose the data set and split it was trained with: copies are sought in that split"
         raise SemmixError("the generator learned from another split", generator.trained_on, fix)
+
+
+def _check_runs(command: GeneratorScore, data: Dataset) -> None:
+    """Refuse runs trained on other images, of which networks may make wrong numbers in silence."""
+    kind, _, run = command.extractor.partition(":")
+    if kind == "classifier":
+        check_takes(run, data.image_shape)
+    if command.classifier:
+        check_takes(command.classifier, data.image_shape, data.num_classes)
+
+
+def _check_classifier(network: Classifier | None, data: Dataset) -> None:
+    if network is not None and network.num_classes != data.num_classes:
+        seen = f"it knows {network.num_classes}, {data.name} has {data.num_classes}"
+        fix = "pass one trained on these classes"
+        raise SemmixError("the classifier has other classes", seen, fix)
+
+
+def _subset_size(num: int) -> int:
+    """Return the size of subsets of `num` features: no more than half, or all are much alike.
+
+    >>> _subset_size(50_000), _subset_size(100)
+    (1000, 50)
+    """
+    return max(2, min(SUBSET_SIZE, num // 2))
 
 
 def _check_enough(num: int, few: bool) -> None:

@@ -121,6 +121,19 @@ def test_the_run_is_a_run_like_any_other(mynets, tmp_path, toy_data):
     torch.testing.assert_close(exported(toy_data.test.images[:4]), logits[:4])
 
 
+def test_a_network_edited_after_training_is_named(mynets, tmp_path, toy_data, monkeypatch):
+    out = train_classifier(toy_data, CONFIG, tmp_path / "run")
+
+    def wider():
+        net = mynets.Net()
+        net.extra = torch.nn.Linear(2, 2)
+        return net
+
+    monkeypatch.setattr(mynets, "pretrained", wider)
+    with pytest.raises(SemmixError, match=r"not of mynets:pretrained(.|\n)*net.extra.weight"):
+        load_classifier(out)
+
+
 def test_a_program_trains_as_the_network_it_was_exported_from(program, tmp_path, toy_data):
     config = replace(CONFIG, init=str(program))
     program_run = train_classifier(toy_data, config, tmp_path / "program")

@@ -56,7 +56,11 @@ def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Cl
         network = foreign_classifier(name, num_classes, (in_channels, size, size))
     else:
         network = classifier(name, num_classes, in_channels, size)
-    network.load_state_dict(tensors)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        fix = "give the network back the layers it was trained with, or train it again"
+        raise SemmixError(f"the weights in {folder} are not of {name}", error, fix) from error
     return network.eval(), digest_tensors(tensors)
 
 
@@ -78,6 +82,25 @@ def saved_image_shape(folder: str | Path) -> tuple[int, int, int]:
     """Return channels, height and width of the images that the network in a folder takes."""
     header, _ = _read(folder)
     return header["in_channels"], header["image_size"], header["image_size"]
+
+
+def check_takes(
+    folder: str | Path, image_shape: tuple[int, ...], num_classes: int | None = None
+) -> None:
+    """Refuse images, or as many classes, that the network in a folder was not trained for.
+
+    Grey images are fine, networks repeat them.
+    """
+    header, _ = _read(folder)
+    size = (header["image_size"],) * 2
+    if image_shape[0] not in (1, header["in_channels"]) or tuple(image_shape[1:]) != size:
+        seen = f"it takes {(header['in_channels'], *size)}, they are {tuple(image_shape)}"
+        fix = "name a classifier trained on images of this shape"
+        raise SemmixError(f"the classifier in {folder} does not fit the images", seen, fix)
+    if num_classes not in (None, header["num_classes"]):
+        seen = f"it knows {header['num_classes']}, there are {num_classes}"
+        fix = "name a classifier trained on these classes"
+        raise SemmixError(f"the classifier in {folder} has other classes", seen, fix)
 
 
 def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

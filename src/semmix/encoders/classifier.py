@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from semmix._errors import SemmixError
 from semmix._files import read_json
 from semmix.classifiers.saved import load_classifier
 
@@ -21,7 +22,12 @@ class ClassifierEncoder:
 
     @torch.inference_mode()
     def embed(self, images: Tensor) -> Tensor:
-        """Return features [N, dim] of uint8 images."""
+        """Return features [N, dim] of uint8 images; grey ones are repeated if it takes colour."""
+        channels = self.network.mean.shape[1]
+        if images.shape[1] not in (1, channels):
+            seen = f"{images.shape[1]} channels, it takes {channels}"
+            fix = "name a run trained on such images"
+            raise SemmixError(f"{self.name} cannot read these images", seen, fix)
         return self.network.features(images.to(self.device))
 
 
