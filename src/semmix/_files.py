@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     path, temporary = Path(path), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(descriptor)
-        temporary = Path(name)
+        temporary = _new_file(path)
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         raise SemmixError(
@@ -40,6 +37,13 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         if temporary:
             temporary.unlink(missing_ok=True)
+
+
+def _new_file(path: Path) -> Path:
+    """Return an empty file beside `path`; it is as private as the user's umask says."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    return temporary
 
 
 def write_bytes(path: Path, data: bytes) -> None:
