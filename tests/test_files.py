@@ -1,11 +1,13 @@
 """The ground floor: files that are whole or absent, digests, seeds, errors, manifests."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from semmix._artifact import begin_artifact, open_artifact
+from semmix._artifact import begin_artifact, open_artifact, working_alone
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import (
     digest,
@@ -90,6 +92,17 @@ def test_near_names_are_offered_whatever_their_case():
     assert "did you mean" not in str(unknown_name("data set", "zzz", ["digits"]))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such modes")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_are_as_private_as_the_user_wants_them(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_bytes(tmp_path / "new", b"1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == mode
+
+
 def test_artifact_begins_goes_on_finishes(tmp_path):
     first = begin_artifact(tmp_path, "m.json", "thing", {"a": 1})
     assert not first.finished
@@ -141,6 +154,51 @@ def test_durations_read_well():
     assert [duration(s) for s in (0.4, 65, 7384)] == ["0:00", "1:05", "2:03:04"]
 
 
-def test_files_can_be_read_by_others(tmp_path):
-    write_bytes(tmp_path / "file", b"x")
-    assert os.stat(tmp_path / "file").st_mode & 0o777 == 0o644
+def test_a_second_process_is_refused_while_one_works(tmp_path):
+    artifact = begin_artifact(tmp_path, "m.json", "thing", {})
+    for _ in range(2):
+        with working_alone(artifact):
+            with pytest.raises(SemmixError, match="another process works"), working_alone(artifact):
+                pass
+            with pytest.raises(SemmixError, match="another process works"), working_alone(artifact):
+                pass  # the first refusal took nothing away
+        assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+    with pytest.raises(KeyboardInterrupt), working_alone(artifact):
+        raise KeyboardInterrupt
+    with working_alone(artifact):
+        pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")
+def test_the_dead_work_nowhere(tmp_path):
+    artifact = begin_artifact(tmp_path, "m.json", "thing", {})
+    code = (
+        "import pathlib, sys, time\n"
+        "from semmix._artifact import open_artifact, working_alone\n"
+        "with working_alone(open_artifact(pathlib.Path(sys.argv[1]), 'm.json', 'thing')):\n"
+        "    print('works', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "works\n"
+        with pytest.raises(SemmixError, match="another process works"), working_alone(artifact):
+            pass
+        process.kill()
+    with working_alone(artifact):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+
+
+def test_work_that_another_has_just_finished_is_not_done_again(tmp_path):
+    seen_unfinished = begin_artifact(tmp_path, "m.json", "thing", {})
+    open_artifact(tmp_path, "m.json", "thing").finish()
+    with pytest.raises(SemmixError, match="just finished"), working_alone(seen_unfinished):
+        pass
+
+
+def test_without_locks_all_may_work(tmp_path, monkeypatch):
+    artifact = begin_artifact(tmp_path, "m.json", "thing", {})
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with working_alone(artifact), working_alone(artifact):
+        assert [path.name for path in tmp_path.iterdir()] == ["m.json"]

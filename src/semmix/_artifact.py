@@ -4,6 +4,8 @@ A stage that finds its folder finished does nothing, one that finds it half done
 finds it made from other inputs says so and stops.
 """
 
+import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from semmix._errors import SemmixError
 from semmix._files import read_json, write_json
 
 FORMAT = 1
+LOCK = ".lock"
+"""A file in the folder of an artifact while a process works in it that must be alone."""
 
 
 @dataclass
@@ -57,6 +61,54 @@ def begin_artifact(
     manifest = {"kind": kind, "format": FORMAT, "finished": False, "inputs": inputs}
     write_json(folder / name, manifest)
     return Artifact(folder, name, manifest)
+
+
+@contextlib.contextmanager
+def working_alone(artifact: Artifact) -> Iterator[None]:
+    """Refuse a second process in the folder of an unfinished artifact, until the work ends.
+
+    The system takes the lock from a process that dies. Where there are no locks, nothing is
+    refused.
+    """
+    lock = artifact.folder / LOCK
+    descriptor = _take(lock)
+    if descriptor is None:
+        yield
+        return
+    try:
+        if open_artifact(artifact.folder, artifact.name, artifact.manifest["kind"]).finished:
+            fix = "run the same command again: it finds the work done"
+            raise SemmixError("another process has just finished this", artifact.folder, fix)
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _take(lock: Path) -> int | None:
+    """Return a descriptor that holds the lock while it is open; None where there are no locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    try:
+        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError:  # what is to be written here next tells more
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        fix = "let it finish, or choose another folder"
+        raise SemmixError("another process works in this folder", lock.parent, fix) from error
+    except OSError:  # some network file systems have no locks
+        os.close(descriptor)
+        lock.unlink(missing_ok=True)
+        return None
+    if os.fstat(descriptor).st_nlink:
+        return descriptor
+    os.close(descriptor)  # its last owner removed it after we had opened it
+    return _take(lock)
 
 
 def open_artifact(folder: Path, name: str, kind: str) -> Artifact:

@@ -55,6 +55,24 @@ def test_a_run_leaves_all_its_files(tmp_path, toy_data):
     assert torch.allclose(predict_logits(network, toy_data.test.images), logits, atol=1e-5)
 
 
+def test_a_second_process_in_the_folder_is_refused(tmp_path, toy_data, monkeypatch):
+    """Two would interleave their lines of stats.jsonl and overwrite each other's checkpoints."""
+    whole = train_classifier(toy_data, SMALL, tmp_path / "whole")
+    refused = []
+
+    def also_train(path, row, append=loop.append_stats):
+        with pytest.raises(SemmixError, match="another process works in this folder"):
+            train_classifier(toy_data, SMALL, path.parent)
+        refused.append(row["epoch"])
+        append(path, row)
+
+    monkeypatch.setattr(loop, "append_stats", also_train)
+    out = train_classifier(toy_data, SMALL, tmp_path / "run")
+    assert refused == [1, 2, 3]
+    assert (out / "stats.jsonl").read_bytes() == (whole / "stats.jsonl").read_bytes()
+    assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
+
+
 @pytest.mark.parametrize("name", list_methods())
 def test_every_method_trains(tmp_path, toy_data, toy_source, name):
     config = replace(SMALL, method=name, epochs=2)

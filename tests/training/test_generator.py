@@ -85,6 +85,16 @@ def test_finished_run_is_left_alone_and_other_inputs_refused(trained):
         train(trained)
 
 
+def test_a_second_process_in_the_folder_is_refused(trained, tmp_path, monkeypatch):
+    def also_train(path, row, append=loop.append_stats):
+        with pytest.raises(SemmixError, match="another process works in this folder"):
+            train(path.parent, held_out=toy_data(20))
+        append(path, row)
+
+    monkeypatch.setattr(loop, "append_stats", also_train)
+    assert contents(train(tmp_path / "g", held_out=toy_data(20))) == contents(trained)
+
+
 class Stop(BaseException):
     """Stands for the power cut."""
 

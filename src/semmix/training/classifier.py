@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 from tyro.conf import arg
 
-from semmix._artifact import begin_artifact
+from semmix._artifact import begin_artifact, working_alone
 from semmix._device import describe_environment, pick_device, to_device
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import digest_tensors, write_json, write_tensors
@@ -172,7 +173,17 @@ def train_classifier(
     Does nothing if `out` holds the finished run, goes on if it holds a part of it. Under `torchrun`
     each process takes its share of every batch, and the first writes the files.
     """
-    out = Path(out)
+    with ExitStack() as until_the_end:
+        return _train(data, config, Path(out), source, until_the_end)
+
+
+def _train(
+    data: Dataset,
+    config: TrainConfig,
+    out: Path,
+    source: MixedSource | None,
+    until_the_end: ExitStack,
+) -> Path:
     device = pick_device(config.device)
     check_two_classes(data.train.labels, "classifier")
     check_square(data.image_shape)
@@ -205,6 +216,8 @@ def train_classifier(
     wait_for_all(world_size)  # none may finish before all have looked
     if run.finished:
         return out
+    if rank == 0:
+        until_the_end.enter_context(working_alone(run))
     if rank == 0 and not (out / "env.json").exists():
         write_json(out / "env.json", describe_environment())
 

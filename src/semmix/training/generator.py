@@ -14,6 +14,7 @@ import copy
 import json
 import math
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from tyro.conf import arg
 
-from semmix._artifact import begin_artifact
+from semmix._artifact import begin_artifact, working_alone
 from semmix._device import pick_device, to_device
 from semmix._errors import SemmixError
 from semmix._files import digest_tensors, read_json, write_json
@@ -148,7 +149,22 @@ def train_generator(
         out: Folder of the artifact.
         held_out: Images and labels that choose among the weight averages.
     """
-    out, device, shape = Path(out), pick_device(config.device), tuple(images.shape[1:])
+    with ExitStack() as until_the_end:
+        given = (images, labels, num_classes, trained_on, config, Path(out), held_out)
+        return _train(*given, until_the_end)
+
+
+def _train(
+    images: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    trained_on: str | None,
+    config: GeneratorConfig,
+    out: Path,
+    held_out: tuple[Tensor, Tensor] | None,
+    until_the_end: ExitStack,
+) -> Path:
+    device, shape = pick_device(config.device), tuple(images.shape[1:])
     network_config = _network_config(config, images, num_classes)
     check_two_classes(labels, "generator")
     rank, world_size = join_processes(device, config.batch_size)
@@ -166,6 +182,8 @@ def train_generator(
     if artifact.finished:
         checkpoint.unlink(missing_ok=True)
         return out
+    if rank == 0:
+        until_the_end.enter_context(working_alone(artifact))
 
     # ---- network, optimiser, averages; the whole data set lives on the device
     network = to_device(network, device).train()
