@@ -487,6 +487,30 @@ def test_two_processes_read_every_image_once(tmp_path):
     assert all(any(counts[image] for image in mixed) for counts in seen)
 
 
+@pytest.mark.parametrize("calls_before", range(6))
+def test_what_another_command_finishes_meanwhile_is_taken(tmp_path, monkeypatch, calls_before):
+    """However far the slower one is: at prototypes, at any shard, or putting them together."""
+    store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
+    whole = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "whole")
+
+    class Overtaken(PixelEncoder):
+        def embed(self, images):
+            self.left -= 1
+            if self.left == -1:
+                annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+            return images.flatten(1).float()
+
+    def wait(seconds):
+        raise AssertionError("waits for parts that nobody makes any more")
+
+    monkeypatch.setattr("semmix.annotate.stage.time.sleep", wait)
+    notes = annotate_mixsets(store, Overtaken(calls_before), train, val, tmp_path / "notes")
+    assert notes.digest == whole.digest
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "notes" / path.name).read_bytes()
+    assert len(list((tmp_path / "notes").iterdir())) == 2
+
+
 class KeptEncoder(PixelEncoder):
     """One whose features are worth keeping."""
 

@@ -42,7 +42,7 @@ def annotate_mixsets(
 
     Shards already read are kept, so a stopped run goes on where it was. Started by `torchrun`,
     each process reads its own shards and the first one puts them together; nothing is exchanged
-    but the folder.
+    but the folder. What another command finishes there meanwhile is taken as it is.
     """
     if scale is not None:
         check_scale(scale)
@@ -57,7 +57,7 @@ def annotate_mixsets(
     artifact = begin_artifact(Path(out), MANIFEST, "annotation", inputs)
     rank, world_size = rank_and_world()
     if not artifact.finished:
-        missing = _missing(store, artifact.folder, store.plan.shards_of(rank, world_size))
+        missing = _missing(artifact.folder, store.plan.shards_of(rank, world_size))
         features = embed_split(encoder, train, "prototypes")
         prototypes = class_prototypes(features, train.labels, store.plan.num_classes)
         with progress("annotate", sum(_num_images(store, k) for k in missing)) as bar:
@@ -65,10 +65,14 @@ def annotate_mixsets(
                 _read_shard(store, encoder, prototypes, artifact.folder, k, bar)
         if rank == 0:
             every_shard = range(store.plan.num_shards)
-            _wait_until(lambda: not _missing(store, artifact.folder, every_shard))
-            _finish(artifact, store, prototypes, encoder, val, scale)
+            _wait_until(lambda: not _missing(artifact.folder, every_shard) or _is_done(artifact))
+            try:
+                _finish(artifact, store, prototypes, encoder, val, scale)
+            except SemmixError:  # another command that finishes drops the parts
+                if not _is_done(artifact):
+                    raise
         else:
-            _wait_until(lambda: open_artifact(artifact.folder, MANIFEST, "annotation").finished)
+            _wait_until(lambda: _is_done(artifact))
     if rank == 0:
         _drop_parts(artifact.folder)
     return Annotation.open(artifact.folder, store)
@@ -99,7 +103,12 @@ def _check_data(store: MixSets, train: Split, val: Split) -> None:
     count_classes(train.labels, num_classes)
 
 
-def _missing(store: MixSets, folder: Path, shards: range) -> list[int]:
+def _is_done(artifact: Artifact) -> bool:
+    """Return whether any process has finished the annotation by now."""
+    return open_artifact(artifact.folder, MANIFEST, "annotation").finished
+
+
+def _missing(folder: Path, shards: range) -> list[int]:
     """Return the shards of which no part is there."""
     return [k for k in shards if not _part(folder, k).exists()]
 
