@@ -162,6 +162,25 @@ def test_export_folder(tmp_path):
     assert torch.equal(pixels, store.read_set(4)[2].permute(1, 2, 0).flatten())
 
 
+def test_an_interrupted_export_leaves_no_labels_of_other_images(tmp_path, monkeypatch):
+    store = filled(tmp_path / "store")
+    soft_labels = store.soft_labels(store.lam_requested())
+    out = export_folder(store, soft_labels, tmp_path / "out")
+
+    def cut(path, data):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("semmix.export.write_bytes", cut)
+        with pytest.raises(KeyboardInterrupt):
+            export_folder(store, soft_labels.flip(0), out)
+    assert not (out / "labels.jsonl").exists()
+    assert export_folder(store, soft_labels, out).joinpath("labels.jsonl").exists()
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SemmixError, match="cannot write"):
+        export_folder(store, soft_labels, tmp_path / "file")
+
+
 def test_export_parquet(tmp_path):
     import pyarrow.parquet as pq
 

@@ -28,15 +28,27 @@ def whole_file(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise SemmixError(
-            f"cannot write {path}",
-            error.strerror or error,
-            "free some space or choose a writable folder, then run the same command again; "
-            "everything finished so far is kept",
-        ) from error
+        raise _cannot_write(path, error) from error
     finally:
         if temporary:
             temporary.unlink(missing_ok=True)
+
+
+def remove_file(path: Path) -> None:
+    """Remove `path` if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> SemmixError:
+    return SemmixError(
+        f"cannot write {path}",
+        error.strerror or error,
+        "free some space or choose a writable folder, then run the same command again; "
+        "everything finished so far is kept",
+    )
 
 
 def _new_file(path: Path) -> Path:

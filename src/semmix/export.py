@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from semmix._errors import SemmixError
-from semmix._files import whole_file, write_bytes
+from semmix._files import remove_file, whole_file, write_bytes
 from semmix._progress import progress
 from semmix.mixsets import MixSets, iterate_rows
 
@@ -32,15 +32,21 @@ _HUGGING_FACE_FEATURES = {
 
 
 def export_folder(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
-    """Write every image as PNG and `labels.jsonl` with one line per image; return the folder."""
+    """Write every image as PNG and `labels.jsonl` with one line per image; return the folder.
+
+    The labels come last, and those of an earlier export go first: they are never beside images
+    they do not belong to.
+    """
     out, lines = Path(out), []
+    labels = out / "labels.jsonl"
+    remove_file(labels)
     with progress("export", store.num_sets * store.plan.set_size) as bar:
         for row in iterate_rows(store, soft_labels):
             name = f"images/{row['set']:06d}-{row['member']}.png"
             write_bytes(out / name, png_bytes(row.pop("image")))
             lines.append(json.dumps({"file": name, **row}))
             bar.advance()
-    write_bytes(out / "labels.jsonl", ("\n".join(lines) + "\n").encode())
+    write_bytes(labels, ("\n".join(lines) + "\n").encode())
     return out
 
 
