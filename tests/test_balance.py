@@ -1,5 +1,6 @@
 """The three propositions on a dense grid, and the solver against formulas and other solvers."""
 
+import math
 import sys
 from functools import partial
 from itertools import product
@@ -187,6 +188,28 @@ def test_a_users_own_loss_by_import_path(tmp_path, monkeypatch, capsys):
     run_balance(BalanceConfig(loss="their_losses:fourth", num_deltas=2, figure=None))
     assert "balanced" in capsys.readouterr().out
     sys.modules.pop("their_losses")
+
+
+def test_a_loss_that_is_no_number_gets_no_verdict():
+    """0 log 0 is not a number, unless somebody says so."""
+
+    def divergence(p, q):
+        return (q * np.log(q / p)).sum()
+
+    def divergence_done_right(p, q):
+        return (torch.xlogy(q, q) - torch.xlogy(q, p)).sum()
+
+    with pytest.raises(SemmixError, match=r"nan at p = .*\n.*torch.xlogy"):
+        confidence_balance(divergence, 0.9, 0.6, 0.01, num_classes=3)
+    right = confidence_balance(divergence_done_right, 0.9, 0.6, 0.01, num_classes=3)
+    for loss, num_classes in ((cross_entropy, 3), (divergence, 2)):
+        beta = confidence_balance(loss, 0.9, 0.6, 0.01, num_classes).beta
+        assert beta == pytest.approx(right.beta, abs=1e-6)
+    with pytest.raises(SemmixError, match="no finite least value"):
+        confidence_balance(lambda p, q: (p - np.log(q)).sum(), 0.9, 0.6, 0.01, num_classes=3)
+    for gamma in (math.nan, math.inf):
+        with pytest.raises(SemmixError, match="gamma"):
+            run_balance(BalanceConfig(loss="focal", gamma=gamma, figure=None))
 
 
 def test_user_mistakes():

@@ -38,6 +38,8 @@ EDGE = 1e-12  # the least share of a class named by the labels
 TINY = 1e-300  # stands for a share of zero
 WORTHWHILE = 1e-9  # gain from which on answers use classes that no label names
 BALANCED = 1e-8  # a smaller beta counts as zero
+INNER = 1e-6  # where all shares are larger, a loss must be a number
+DEFINED = "let a class with q_k = 0 contribute 0, as torch.xlogy(q, q) does for q log q"
 
 Answers = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -85,6 +87,9 @@ def confidence_balance(
     with np.errstate(all="ignore"):
         problem = _Problem(_on_arrays(loss), labels, delta)
         p1, p2 = problem.solve()
+        least = problem.objective((p1, p2))
+    if not math.isfinite(least):
+        raise SemmixError("the loss has no finite least value", least, DEFINED)
     beta = squared_error(p1, labels[0]) - squared_error(p2, labels[1])
     return Balance(float(beta), p1, p2)
 
@@ -130,7 +135,12 @@ class _Problem:
     def value(self, which: int, p: NDArray) -> float:
         # A hair above zero keeps 0 * log 0 at the zero it stands for.
         value = self.loss(np.maximum(p, TINY), self.labels[which])
-        return math.inf if math.isnan(value) else value
+        if not math.isnan(value):
+            return value
+        if p.min() > INNER:
+            seen = f"nan at p = {p.round(4).tolist()}, q = {self.labels[which].tolist()}"
+            raise SemmixError("the loss is not a number", seen, DEFINED)
+        return math.inf  # at the edge, where 0 may meet infinity
 
     def objective(self, answers: Answers) -> float:
         return self.value(0, answers[0]) + self.value(1, answers[1])
@@ -250,6 +260,8 @@ CURVES: dict[str, Loss] = {
 
 def load_loss(name: str, gamma: float = 1.0) -> Loss:
     """Return ce, l2 or focal with its gamma, or a user's own loss by `package.module:function`."""
+    if not math.isfinite(gamma):
+        raise SemmixError("gamma is the exponent of focal", gamma, "choose a number, such as 2")
     known = {"ce": cross_entropy, "focal": partial(focal, gamma=gamma), "l2": squared_error}
     if name in known:
         return known[name]
