@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from semmix._artifact import begin_artifact, open_artifact, working_alone
+from semmix._device import pick_device
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import (
     digest,
@@ -148,6 +149,13 @@ def test_progress_in_a_terminal(capsys, monkeypatch):
     with progress("work", 2) as bar:
         bar.advance(2, "fine")
     assert "2/2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["meta", "vulkan", "hpu", "cuda:99"])
+def test_a_device_that_is_not_here_is_refused_in_words(name):
+    with pytest.raises(SemmixError, match=rf"'{name}'\n.*--device cpu"):
+        pick_device(name)
+    assert pick_device("cpu") == torch.device("cpu")
 
 
 def test_durations_read_well():

@@ -28,6 +28,11 @@ def pick_device(name: str = "auto") -> torch.device:
         raise SemmixError("unknown device", repr(name), "use auto, cpu, cuda or cuda:1") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SemmixError("no CUDA device here", repr(name), "use --device cpu or auto")
+    try:
+        torch.zeros(1, device=device).item()
+    except Exception as error:  # torch knows names of devices it was not built for
+        fix = "use --device cpu or auto"
+        raise SemmixError("this device cannot be used here", repr(name), fix) from error
     return device
 
 

@@ -26,6 +26,7 @@ from semmix.datasets.catalog import (
     TINY_IMAGENET_VAL,
     read_source,
 )
+from semmix.datasets.readers import to_split
 
 
 def random_split(num, num_classes, shape, seed):
@@ -269,6 +270,35 @@ def test_tiny_imagenet_with_missing_or_unknown_images(tiny_files, tmp_path):
     del tiny_files["t/val/images/val_2.JPEG"]
     with pytest.raises(SemmixError, match=r"1 images such as val_2.JPEG are missing"):
         read_source(entry, write_zip(tmp_path / "missing.zip", tiny_files))
+
+
+@pytest.mark.parametrize("name", ["wnids.txt", "words.txt", "val/val_annotations.txt"])
+def test_text_that_is_not_utf8_is_named(tiny_files, tmp_path, name):
+    source = write_zip(tmp_path / "t.zip", {**tiny_files, f"t/{name}": b"n01\tgr\xfcn\n"})
+    with pytest.raises(SemmixError, match=rf"{name}: 'utf-8'(.|\n)*text in UTF-8"):
+        read_source(TINY_IMAGENET_VAL, source)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_labels": np.array(["cow", "pig"])}, "whole numbers: <U3 .*'cow'"),
+        ({"train_labels": np.array([0.0, np.nan])}, "whole numbers: float64 .*nan"),
+        ({"test_labels": np.array([0.5, 1.0])}, "whole numbers: float64 .*0.5"),
+        ({"class_names": np.array("cow")}, r"class_names has the shape \(\)"),
+    ],
+)
+def test_arrays_of_the_wrong_kind_are_named(tmp_path, changes, message):
+    images, labels = np.zeros((2, 32, 32, 3), np.uint8), np.arange(2)
+    arrays = {"train_images": images, "train_labels": labels, "test_images": images}
+    np.savez(tmp_path / "data.npz", **{**arrays, "test_labels": labels, **changes})
+    with pytest.raises(SemmixError, match=message):
+        read_source(CIFAR10, tmp_path / "data.npz")
+
+
+def test_labels_may_be_floats_that_stand_for_whole_numbers():
+    split = to_split(np.zeros((2, 8, 8), np.uint8), np.array([[1.0], [0.0]]))
+    assert split.labels.tolist() == [1, 0]
 
 
 def test_one_wrong_pixel_or_label_is_noticed(cifar10, tmp_path):

@@ -77,9 +77,13 @@ def test_training_split_is_the_same_whatever_the_order_of_arrival(make_split, pr
     assert [a.digest for a in one] == [b.digest for b in two]
 
 
-def test_take_draws_evenly_and_refuses_too_many(make_split):
+def test_take_keeps_the_proportions_and_refuses_too_many(make_split):
     split = make_split()
     assert take(split, 40, seed=0).class_counts(4) == [10] * 4
+    rows = torch.arange(len(split))
+    uneven = split.select(rows[(split.labels > 0) | (rows < 20)])
+    assert uneven.class_counts(4) == [5, 25, 25, 25]
+    assert take(uneven, 16, seed=0).class_counts(4) == [1, 5, 5, 5]
     for size in (0, 101):
         with pytest.raises(SemmixError, match="train_size"):
             take(split, size, seed=0)
@@ -119,8 +123,11 @@ def test_long_tail_is_seeded_and_measured_by_the_smallest_class(make_split):
 def test_impossible_tails_are_refused(make_split):
     with pytest.raises(SemmixError, match="without an image"):
         long_tail(make_split(per_class=5), 4, imbalance=10, seed=0)
-    with pytest.raises(SemmixError, match="at least 1"):
-        long_tail_counts(10, 4, 0.1)
+    for imbalance in (0.1, float("nan")):
+        with pytest.raises(SemmixError, match="at least 1"):
+            long_tail_counts(10, 4, imbalance)
+    with pytest.raises(SemmixError, match="without an image"):
+        long_tail(make_split(per_class=5), 4, imbalance=float("inf"), seed=0)
 
 
 @given(sizes=st.lists(st.integers(1, 12), min_size=8, max_size=40), seed=st.integers(0, 9))

@@ -24,7 +24,7 @@ class DatasetConfig:
     split_seed: int = 0
     """Seed of the split."""
     train_size: int | None = None
-    """Use this many training images, drawn evenly from the classes; all by default."""
+    """Use this many training images, the classes in their proportions; all by default."""
     imbalance: float | None = None
     """Make a long tail: size of the largest class over that of the smallest."""
     size: int | None = None

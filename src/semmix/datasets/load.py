@@ -43,8 +43,8 @@ def load_dataset(
         protocol: `code` holds out a tenth of the training images as val, `paper` half of the test
             images.
         seed: of the split.
-        train_size: number of training images, drawn evenly from the classes; all if None, but 300
-            for digits.
+        train_size: number of training images, the classes in their proportions; all if None, but
+            300 for digits.
         imbalance: size of the largest class over that of the smallest, for a long tail.
         size: height and width to which the images are scaled and cropped.
         strict: refuse an image folder with unusable files instead of skipping them.

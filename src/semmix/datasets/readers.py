@@ -84,8 +84,16 @@ def read_arrays(tree: Tree) -> Parts:
         part: to_split(_array(tree, f"{part}_images"), _array(tree, f"{part}_labels"))
         for part in ("train", "test")
     }
-    names = _array(tree, "class_names") if tree.holds("class_names.npy") else ()
-    return Parts(splits, class_names=tuple(map(str, names)))
+    return Parts(splits, class_names=_class_names(tree))
+
+
+def _class_names(tree: Tree) -> tuple[str, ...]:
+    if not tree.holds("class_names.npy"):
+        return ()
+    names = _array(tree, "class_names")
+    if names.ndim != 1:
+        raise _wrong(tree, f"class_names has the shape {names.shape}", "one row of names")
+    return tuple(map(str, names))
 
 
 def _array(tree: Tree, name: str) -> np.ndarray:
@@ -155,7 +163,7 @@ def read_tiny_imagenet(tree: Tree) -> Parts:
 
 def read_tiny_imagenet_val(tree: Tree) -> Parts:
     """Return only the val part of Tiny-ImageNet, as test."""
-    lines = tree.read_file("val/val_annotations.txt").decode().splitlines()
+    lines = _text(tree, "val/val_annotations.txt").splitlines()
     wnid_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
     stored = {name.rsplit("/", 1)[-1]: name for name in tree.names if "val/images/" in name}
     missing = [name for name in wnid_of if name not in stored]
@@ -175,12 +183,20 @@ def _labels(tree: Tree, wnids: list[str]) -> np.ndarray:
 
 
 def _wnids(tree: Tree) -> list[str]:
-    return sorted(tree.read_file("wnids.txt").decode().split())
+    return sorted(_text(tree, "wnids.txt").split())
+
+
+def _text(tree: Tree, name: str) -> str:
+    data = tree.read_file(name)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _wrong(tree, f"{name}: {error}", "text in UTF-8") from error
 
 
 def _words(tree: Tree) -> tuple[str, ...]:
     """The first of a class's names, or all of them where two classes share the first."""
-    lines = tree.read_file("words.txt").decode().splitlines()
+    lines = _text(tree, "words.txt").splitlines()
     words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     full = [words.get(wnid, wnid) for wnid in _wnids(tree)]
     short = [name.split(",")[0] for name in full]
@@ -215,9 +231,19 @@ def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
         images = images[:, None]
     elif images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    flat = labels.reshape(-1).astype(np.int64)
+    flat = labels.reshape(-1)
+    if not _are_whole(flat):
+        fix = "number the classes from 0"
+        raise SemmixError("labels must be whole numbers", f"{flat.dtype} {flat[:3]}", fix)
     ready = np.require(images, requirements=["C", "W"])  # copies only what torch cannot take
-    return Split(torch.from_numpy(ready), torch.from_numpy(flat))
+    return Split(torch.from_numpy(ready), torch.from_numpy(flat.astype(np.int64)))
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    """Return whether these are integers, or floats that stand for some."""
+    if numbers.dtype.kind == "f":
+        return bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
+    return numbers.dtype.kind in "biu"
 
 
 def _join(splits: list[Split]) -> Split:

@@ -99,7 +99,7 @@ def take(split: Split, size: int, seed: int) -> Split:
 
 def long_tail_counts(num_max: int, num_classes: int, imbalance: float) -> list[int]:
     """Return n_k = floor(n_max * imbalance^(-k / (K - 1))), the sizes of an exponential tail."""
-    if imbalance < 1:
+    if not imbalance >= 1:
         raise SemmixError("imbalance must be at least 1", imbalance, "10 or 100 are usual")
     last = max(num_classes - 1, 1)
     sizes = [num_max * (1 / imbalance) ** (k / last) for k in range(num_classes)]
