@@ -26,13 +26,17 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise SemmixError("unknown device", repr(name), "use auto, cpu, cuda or cuda:1") from error
+    fix = "use --device cpu or auto"
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise SemmixError("no CUDA device here", repr(name), "use --device cpu or auto")
-    try:
-        torch.zeros(1, device=device).item()
-    except Exception as error:  # torch knows names of devices it was not built for
-        fix = "use --device cpu or auto"
-        raise SemmixError("this device cannot be used here", repr(name), fix) from error
+        raise SemmixError("no CUDA device here", repr(name), fix)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        seen = f"{name!r}, there are {torch.cuda.device_count()}"
+        raise SemmixError("no such CUDA device here", seen, fix)
+    if device.type not in ("cpu", "cuda"):  # torch knows names of devices it was not built for
+        try:
+            torch.zeros(1, device=device).item()
+        except Exception as error:
+            raise SemmixError("this device cannot be used here", repr(name), fix) from error
     return device
 
 
