@@ -299,6 +299,32 @@ def test_one_kind_of_score_is_read(tmp_path):
         assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels)), name
 
 
+@pytest.mark.parametrize(
+    "classes",
+    [("healthy", "type1", "type2"), ("t1_low", "t2_low", "t1_high", "t2_high"),
+     ("prob_healthy", "prob_type1", "prob_type2"), ("weight loss", "fever", "cough")],
+)  # fmt: skip
+def test_probabilities_that_sum_to_one_are_all_classes(classes, tmp_path):
+    """Whatever numbers and words their names hold."""
+    logits, labels = predictions(num_classes=len(classes))
+    probs = cal.softmax(logits)
+    columns = dict(zip(classes, probs.T, strict=True))
+    by_name = [classes[label] for label in labels]
+    for name, truth in (("numbers", labels), ("names", by_name)):
+        table = write_table(tmp_path / f"{name}.csv", label=truth, **columns)
+        evaluation = evaluate(table)
+        assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels)), name
+
+
+def test_labels_that_name_columns_count_from_none(tmp_path):
+    logits, labels = predictions(num_classes=3)
+    logits, labels = logits[labels > 0], labels[labels > 0]
+    columns = {f"c{k + 1}": logits[:, k] for k in range(3)}
+    truth = [f"c{label + 1}" for label in labels]
+    evaluation = evaluate(write_table(tmp_path / "x.csv", label=truth, **columns))
+    assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
 def test_two_series_of_columns_are_not_joined(tmp_path):
     logits, labels = predictions()
     columns = {**score_columns("a_logit_", logits), **score_columns("b_logit_", logits)}
@@ -776,6 +802,16 @@ def test_equal_probabilities_stay_equal(tmp_path):
     metrics = given(evaluate(tmp_path / "votes.npz"))
     for name, metric in (("ece", cal.ece), ("aece", cal.aece), ("aurc", cal.aurc)):
         assert metrics[name] == pytest.approx(metric(probs, labels), abs=1e-12)
+
+
+def test_probabilities_slightly_above_one(tmp_path):
+    probs = np.tile([[1.0004, 0.0, 0.0], [1.0003, 0.0, 0.0001]], (50, 1))
+    evaluation, _ = warnings_of(tmp_path, probs, np.zeros(100, int), "probs")
+    result = evaluation["results"][0]
+    assert result["metrics"]["nll"] == 0
+    assert result["metrics"]["confidence"] == 1
+    assert result["intervals"]["nll"] == [0, 0]
+    assert result["ece_of_chance"] == 0
 
 
 def test_many_equal_probabilities_stay_equal(tmp_path, monkeypatch):

@@ -14,11 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
+from semmix import SemmixError
 from semmix.cli import main
 from semmix.datasets import load_dataset
 from semmix.recipes.choose import recipe_for
 from semmix.recipes.digits import digits, smoke_digits
 from semmix.recipes.fit import learn_to_draw, mix_pairs, train_run
+from semmix.recipes.images import _refuse_inside
 from semmix.sampling.mix import MixConfig
 from semmix.training.generator import GeneratorConfig
 
@@ -275,6 +277,13 @@ def test_results_are_not_put_among_the_images(photos, source, out, good, capsys,
     assert "results would lie among the images" in told
     assert good in told
     assert sorted(photos.rglob("*")) == before
+
+
+def test_results_may_lie_in_a_hidden_folder_or_beside_the_images(photos):
+    for out in (photos / ".semmix" / "a", photos.parent / "runs"):
+        _refuse_inside(photos, out)
+    with pytest.raises(SemmixError, match="among the images"):
+        _refuse_inside(photos, photos / "runs")
 
 
 @pytest.mark.parametrize(

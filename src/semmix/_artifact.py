@@ -105,10 +105,19 @@ def _take(lock: Path) -> int | None:
         os.close(descriptor)
         lock.unlink(missing_ok=True)
         return None
-    if os.fstat(descriptor).st_nlink:
+    if _is_there(lock, descriptor):
         return descriptor
     os.close(descriptor)  # its last owner removed it after we had opened it
-    return _take(lock)
+    fix = "run the same command again"
+    raise SemmixError("another process has just left this folder", lock.parent, fix)
+
+
+def _is_there(lock: Path, descriptor: int) -> bool:
+    """Return whether the file that is open is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), lock.stat())
+    except OSError:
+        return False
 
 
 def open_artifact(folder: Path, name: str, kind: str) -> Artifact:

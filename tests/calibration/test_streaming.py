@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from semmix import SemmixError
 from semmix import calibration as cal
+from semmix.calibration import TopLabel
 
 
 def case(num_samples=300, num_classes=3, seed=0):
@@ -169,3 +170,15 @@ def test_samples_that_were_not_kept_cannot_be_had():
     for stream in (cal.CalibrationStream(3), stream_of(probs, labels, keep_samples=False)):
         with pytest.raises(SemmixError, match="no samples are kept"):
             stream.top_label()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_compressed_confidences_stay_in_their_bins(tied):
+    """Those on an edge too: two thirds, as votes of three have it, is the end of bin 10 of 15."""
+    confidence = np.repeat([1 / 15, 4 / 15, 1 / 3, 7 / 15, 2 / 3, 0.7, 13 / 15, 1.0], 50)
+    correct = np.random.default_rng(0).random(len(confidence)) < confidence
+    whole = TopLabel(confidence, correct * 1.0)
+    few = whole.compressed(15 * 64, tied)
+    for name in ("ece", "oe", "ue", "aece"):
+        assert getattr(few, name)() == pytest.approx(getattr(whole, name)(), abs=1e-8), name
+    assert few.count == len(confidence)

@@ -63,7 +63,7 @@ def test_empty_classes_and_broken_links_are_named(make_folder):
     assert sorted(listed(folder)[1]) == ["cow", "dog/pup", "ewe"]
 
 
-@pytest.mark.parametrize("parts", [("val", "test"), ("Validation",), ("train", "test")])
+@pytest.mark.parametrize("parts", [("val", "test"), ("Validation", "dev"), ("train", "test")])
 def test_parts_are_not_taken_for_classes(make_folder, parts):
     """No train part, or one that holds the images themselves."""
     folder = make_folder(classes=parts, per_class=1)

@@ -210,8 +210,15 @@ def test_links_to_folders_are_followed_each_folder_once(tmp_path):
     (tmp_path / "elsewhere" / "loop").symlink_to(photos)
     paths = list_images([str(photos)])
     assert [str(path.relative_to(photos)) for path in paths] == [
-        "again/2.png", "again/deep/3.png", "b/1.png",
+        "b/1.png", "again/2.png", "again/deep/3.png",
     ]  # fmt: skip
+
+
+def test_files_go_by_the_names_they_have_without_links(tmp_path):
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "1.png").touch()
+    (tmp_path / "a").symlink_to(tmp_path / "z")
+    assert list_images([str(tmp_path)]) == [tmp_path / "z" / "1.png"]
 
 
 def test_hidden_files_and_folders_are_left_out(tmp_path):

@@ -79,7 +79,7 @@ def test_its_own_images_are_not_foreign_however_they_are_named(
     make_run(folder, "ce", 0, dataset=noise.name)
     monkeypatch.chdir(noise.parent)
     for name in ("noise", "noise/", "./noise", str(noise)):
-        with pytest.raises(SemmixError, match="not foreign"):
+        with pytest.raises(SemmixError, match="own data set has this name"):
             predict_foreign(folder, name, "cpu")
     digest = load_dataset(str(noise), size=8).test.digest
     make_run(folder, "ce", 0, dataset="before-it-was-renamed", origins={"test": digest})
@@ -90,7 +90,7 @@ def test_its_own_images_are_not_foreign_however_they_are_named(
 
 def test_mistakes_are_answered(trained, noise, make_run, tmp_path):
     folder, _ = trained
-    with pytest.raises(SemmixError, match="not foreign"):
+    with pytest.raises(SemmixError, match="own data set has this name"):
         predict_foreign(folder, "digits")
     bare = make_run(tmp_path / "bare", "ce", 0)
     with pytest.raises(SemmixError, match="no trained classifier"):

@@ -102,6 +102,24 @@ def test_other_images_behind_any_part_are_a_leak(notes, real, tmp_path):
         assert "--allow-leak" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("labels", "scale", "asks"),
+    [("reannotated", None, True), ("encoder_softmax", None, True), ("reannotated", 4.0, False),
+     ("encoder_softmax", 4.0, False), ("one_hot", None, False), ("position", None, False)],
+)  # fmt: skip
+def test_validation_images_count_where_they_chose_the_scale(labels, scale, asks, notes, real):
+    train = real[0].digest
+    source = load_mixed(notes.store.folder, notes.artifact.folder, labels, scale)
+    assert bool(replace(source, trained_on=train).leaks(train, "other")) == asks
+
+
+def test_a_scale_of_ones_own_asks_no_validation_images(notes, real, tmp_path):
+    train = real[0].digest
+    own = annotate_mixsets(notes.store, PixelEncoder(), *real, tmp_path / "own", scale=4.0)
+    source = replace(load_mixed(notes.store.folder, own.artifact.folder), trained_on=train)
+    assert source.leaks(train, "other") == []
+
+
 def test_sets_without_annotation_leak_by_their_generator_alone(notes):
     source = load_mixed(notes.store.folder, None, "requested")
     assert source.leaks("split", "any") == []

@@ -94,11 +94,15 @@ class Annotation:
         """Names the annotation by what it was made from and its values."""
         return self.artifact.manifest["digest"]
 
-    @property
-    def splits(self) -> tuple[str, str]:
-        """Digests of the splits that gave the prototypes (training) and the scale (validation)."""
-        inputs = self.artifact.manifest["inputs"]
-        return inputs["train"], inputs["val"]
+    def splits_for(self, labels: str, scale: float | None = None) -> tuple[str, str | None]:
+        """Return digests of the splits a scheme's labels rest on: training and validation.
+
+        The latter is None where validation images did not choose the scale, or none is used.
+        """
+        inputs, by = self.artifact.manifest["inputs"], self.artifact.manifest["scale_chosen_by"]
+        chosen = labels == "encoder_softmax" or by == "auto"
+        asked = chosen and scale is None and labels not in UNSCALED_SCHEMES
+        return inputs["train"], inputs["val"] if asked else None
 
     @property
     def encoder_trained_on(self) -> str | None:

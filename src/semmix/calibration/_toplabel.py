@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from semmix._errors import SemmixError
-from semmix.calibration._bins import BinSums, bin_index, check_bins
+from semmix.calibration._bins import BinSums, bin_edges, bin_index, check_bins
 from semmix.calibration._inputs import Array, as_vector, check_samples, map_blocks
 from semmix.calibration._smooth import smooth_calibration_error
 
@@ -68,9 +68,11 @@ class TopLabel:
         used = np.flatnonzero(weights > 0)
         group, chosen = (cell, used // 2) if tied else (index, used)
         mass = np.bincount(group, self.weights)[chosen]
-        # Rounded, so that what was equal still is, whatever the order of a sum.
         confidence = np.bincount(group, self.weights * self.confidence)[chosen] / mass
-        return TopLabel(confidence.round(9), used % 2 * 1.0, weights[used], self.count)
+        # Rounded, so that what was equal still is, whatever the order of a sum; but not past the
+        # upper edge of its cell, which may be that of a bin.
+        confidence = np.minimum(confidence.round(9), bin_edges(cells)[used // 2 + 1])
+        return TopLabel(confidence, used % 2 * 1.0, weights[used], self.count)
 
     def risk_coverage(self) -> RiskCoverage:
         """Return the error rate among the most confident samples, ties answered together."""

@@ -143,7 +143,7 @@ def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
 def _refuse_parts_alone(folders: list[Path]) -> None:
     """Raise the error for folders that are all named like parts: they cannot be the classes."""
     names = [folder.name for folder in folders]
-    if names and all(name.lower() in PART_NAMES for name in names):
+    if len(names) > 1 and all(name.lower() in PART_NAMES for name in names):
         fix = "give train/CLASS/, val/CLASS/ and test/CLASS/ folders, or one folder for each class"
         raise SemmixError("no train part with class folders in it", ", ".join(names), fix)
 

@@ -232,6 +232,8 @@ def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
     elif images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     flat = labels.reshape(-1)
+    if flat.dtype.kind == "U" and np.char.isdecimal(flat).all():
+        flat = flat.astype(np.int64)
     if not _are_whole(flat):
         fix = "number the classes from 0"
         raise SemmixError("labels must be whole numbers", f"{flat.dtype} {flat[:3]}", fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -73,11 +74,14 @@ def _matches(pattern: str) -> Iterator[Path]:
 def _walk(folder: Path) -> Iterator[Path]:
     """Yield the images under a folder; links are followed, to each real folder once."""
     visited: set[str] = set()
-    for base, folders, names in os.walk(folder, followlinks=True):
-        if (place := os.path.realpath(base)) in visited:
-            folders.clear()
-            continue
-        visited.add(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        images = (name for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
-        yield from (Path(base, name) for name in images if not name.startswith("."))
+    waiting = deque([folder])
+    while waiting:  # links come last, so that files go by the names they have without them
+        for base, folders, names in os.walk(waiting.popleft()):
+            if (place := os.path.realpath(base)) in visited:
+                folders.clear()
+                continue
+            visited.add(place)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            waiting += [Path(base, name) for name in folders if Path(base, name).is_symlink()]
+            images = (name for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
+            yield from (Path(base, name) for name in images if not name.startswith("."))

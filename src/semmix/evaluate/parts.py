@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 ROWS_PER_BLOCK = 1 << 16
+SUM_TOLERANCE = 2e-2
+"""How far rows of probabilities may be from summing to one, or to 100, by rounding."""
 SCORE_WORDS = ("logits", "logit", "probs", "prob", "probabilities", "proba", "softmax", "scores",
                "score", "outputs", "output", "predictions", "preds", "pred", "p")  # fmt: skip
 LABEL_WORDS = ("labels", "label", "targets", "target", "truth", "true", "gt", "y", "class")
@@ -30,6 +32,8 @@ class Part(NamedTuple):
     """A sentence on where scores and labels were found."""
     columns: tuple[str, ...] = ()
     """The columns of a table, one per class."""
+    names_columns: bool = False
+    """Whether labels were given as names of columns, whose places they are now."""
     warnings: tuple[str, ...] = ()
     """What was mended while reading."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from semmix._errors import SemmixError
 from semmix.calibration import TemperatureScaler, least_positive, softmax
-from semmix.evaluate.parts import ROWS_PER_BLOCK, Array, Part
+from semmix.evaluate.parts import ROWS_PER_BLOCK, SUM_TOLERANCE, Array, Part
 
 Kind = Literal["logits", "probs"]
 
@@ -23,9 +23,6 @@ ZEROS_SHARE = 1e-4
 
 LEAST, MOST = -1e-6, 1 + 1e-2
 """What rounding may make of probabilities of 0 and 1."""
-
-SUM_TOLERANCE = 2e-2
-"""How far rows may be from summing to one, or to 100, by rounding."""
 
 SUMS_KEPT = 5e-4
 """So far from one the sums of rows are left alone, well within what the metrics accept."""
@@ -75,7 +72,7 @@ class Samples:
 
     def _given_probs(self, where: slice) -> Array:
         probs = _refuse_outside(self._rows(where) / self.unit, where.start or 0)
-        return np.where(probs > 0, probs, self.zero)
+        return np.where(probs > 0, np.minimum(probs, 1.0), self.zero)
 
     def _rows(self, where: slice) -> Array:
         rows = np.asarray(self.scores[where], np.float64)
@@ -97,7 +94,7 @@ def first_label(parts: Iterable[Part]) -> int:
     """
     parts = [part for part in parts if part.labels.size and not _is_one_hot(part.labels)]
     classes = [_class_indices(part.labels) for part in parts]
-    if any(labels.min() < 1 for labels in classes):
+    if any(labels.min() < 1 for labels in classes) or any(part.names_columns for part in parts):
         return 0
     pairs = zip(parts, classes, strict=True)
     return int(any(_reach_last(part, int(labels.max())) for part, labels in pairs))

@@ -17,6 +17,7 @@ from semmix.evaluate.parts import (
     PREDICTED_WORDS,
     ROWS_PER_BLOCK,
     SCORE_WORDS,
+    SUM_TOLERANCE,
     Array,
     Names,
     Part,
@@ -154,17 +155,36 @@ def _called_scores(columns: list[Column]) -> list[Column]:
 def _numbers_of_classes(columns: list[Column]) -> list[Column]:
     """Return columns of numbers, without those that tell of a row unless there are no others."""
     numbers = [column for column in columns if not column.is_text]
+    if _sum_to_one(numbers):
+        return numbers
     return [column for column in numbers if not words(column.name) & ROW_WORDS] or numbers
 
 
 def _only_series(columns: list[Column]) -> list[Column]:
-    """Return the columns numbered one by one, such as `p0` and `p1`, where there are such."""
+    """Return the columns numbered one by one, such as `p0` and `p1`, where there are such.
+
+    Probabilities that sum to one are complete: classes may be called `healthy`, `type1`, `type2`.
+    """
+    if _sum_to_one(columns):
+        return columns
     series = [held for held in _numbered(columns).values() if len(held) > 1 and _is_series(held)]
     if len(series) > 1:
         fix = "pass --scores PREFIX, how those of one kind begin"
         raise SemmixError("which columns hold the scores?", _list(columns), fix)
     places = {column.place for held in series for _, column in held}
     return [column for column in columns if column.place in places] if series else columns
+
+
+def _sum_to_one(columns: list[Column]) -> bool:
+    """Return whether the first rows are probabilities of all classes, or percentages."""
+    heads = [column.head for column in columns]
+    if not all(isinstance(value, int | float) for head in heads for value in head):
+        return False
+    rows = list(zip(*heads, strict=False))
+    return any(
+        all(min(row) >= 0 and abs(sum(row) / unit - 1) <= SUM_TOLERANCE for row in rows)
+        for unit in (1, 100)
+    ) and bool(rows)
 
 
 def _list(columns: list[Column]) -> str:
@@ -293,7 +313,8 @@ def _make_part(
     origin = f"{path.name}: scores from {choice.span!r} {list(scores.shape)}, "
     origin += f"labels from {choice.label.name!r}"
     origin += f", not used: {_list(unused)}" if unused else ""
-    return Part(scores, labels, choice.span, origin, names, tuple(choice.warnings))
+    by_name, warnings = choice.label.is_text, tuple(choice.warnings)
+    return Part(scores, labels, choice.span, origin, names, by_name, warnings)
 
 
 def _collect(num_rows: int, batches: Batches, names: tuple[str, ...] | None) -> tuple[Array, Array]:

@@ -85,9 +85,13 @@ def _refuse_fewer(data: DatasetConfig) -> None:
 
 
 def _refuse_inside(source: Path, out: Path) -> None:
-    """Raise the error for results among the images: the next run would learn from them."""
-    folder = source.resolve()
-    if source.is_dir() and out.resolve().is_relative_to(folder):
+    """Raise the error for results among the images: the next run would learn from them.
+
+    What lies in a hidden folder is no image to it.
+    """
+    folder, place = source.resolve(), out.resolve()
+    inside = source.is_dir() and place.is_relative_to(folder)
+    if inside and not any(part.startswith(".") for part in place.relative_to(folder).parts):
         good = os.path.relpath(folder.parent / "runs" / name_of(source))
         fix = f"choose a folder beside the images: --out {quote(good)}"
         raise SemmixError("results would lie among the images", out, fix)

@@ -52,7 +52,7 @@ def write_evaluation(
         bins: Bins of the binned metrics and of the diagrams.
         level: Level of the intervals in the table.
         measured: What is known already of the predictions by name: value and interval of metrics,
-            `confidence` among them. The rest is measured here.
+            and of the mean `confidence`. The rest is measured here.
         human: Agreement with people, as `semmix evaluate --human` writes it.
     """
     series = [Series(name, (member,), bins) for name, member in predictions.items()]
@@ -82,7 +82,7 @@ def _headline(
     series: Series, known: Mapping[str, Measured], measured: Mapping[str, Measured]
 ) -> str:
     value, low, high = measured["ece"]
-    confidence = known["confidence"][0] if known else series.mean("confidence")
+    confidence = known["confidence"][0] if "confidence" in known else series.mean("confidence")
     words = verdict(confidence, measured["acc"][0])
     return (
         f"This classifier is {words} (ECE {percent(value)}, "

@@ -62,9 +62,12 @@ def _refuse_own_images(run: Path, name: str, digest: str) -> None:
     The name counts too: under another seed, its data set has another test split.
     """
     inputs = read_json(run / "config.json")["inputs"]
-    if name == inputs["dataset"] or digest == inputs.get("test"):
-        fix = "name a data set it was not trained for; a folder of that name must be renamed"
+    if digest == inputs.get("test"):
+        fix = "name a data set it was not trained for"
         raise SemmixError("its own data set is not foreign to a run", name, fix)
+    if name == inputs["dataset"]:
+        fix = "name a data set it was not trained for; if these are other images, rename the folder"
+        raise SemmixError("the run's own data set has this name", name, fix)
 
 
 def _refuse_other_images(path: Path, digest: str) -> None:

@@ -26,8 +26,8 @@ class MixedSource:
     """What a run's manifest records about them."""
     num_excluded: int = 0
     """Sets that a diagnosis left out."""
-    annotated_with: tuple[str, str] | None = None
-    """Digests of the training and validation split that the annotation asked."""
+    annotated_with: tuple[str, str | None] | None = None
+    """Digests of the training and, for the scale, the validation split that the labels rest on."""
     encoder_trained_on: str | None = None
     """Digest of the split the encoder learned from; None for one from elsewhere."""
 
@@ -42,6 +42,7 @@ class MixedSource:
         found = [("the generator learned from", self.trained_on, train)]
         if self.annotated_with:
             found.append(("the annotation's prototypes come from", self.annotated_with[0], train))
+        if self.annotated_with and self.annotated_with[1]:
             found.append(("the annotation's scale comes from", self.annotated_with[1], val))
         if self.encoder_trained_on:
             found.append(("the annotation's encoder learned from", self.encoder_trained_on, train))
@@ -89,7 +90,7 @@ def load_mixed(
         store.generator["trained_on"],
         inputs,
         len(excluded),
-        notes.splits if notes else None,
+        notes.splits_for(labels, scale) if notes else None,
         notes.encoder_trained_on if notes else None,
     )
 
