@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from semmix import _artifact
 from semmix._artifact import begin_artifact, open_artifact, working_alone
 from semmix._device import pick_device
 from semmix._errors import SemmixError, unknown_name
@@ -202,6 +203,26 @@ def test_work_that_another_has_just_finished_is_not_done_again(tmp_path):
     seen_unfinished = begin_artifact(tmp_path, "m.json", "thing", {})
     open_artifact(tmp_path, "m.json", "thing").finish()
     with pytest.raises(SemmixError, match="just finished"), working_alone(seen_unfinished):
+        pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")
+def test_a_lock_that_is_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    artifact = begin_artifact(tmp_path, "m.json", "thing", {})
+    told, is_there = [False, False], _artifact._is_there
+    monkeypatch.setattr(
+        _artifact, "_is_there", lambda *file: told.pop() if told else is_there(*file)
+    )
+    with working_alone(artifact):
+        assert told == []
+        with pytest.raises(SemmixError, match="another process works"), working_alone(artifact):
+            pass
+
+
+def test_where_files_have_no_identity_work_goes_on_without_locks(tmp_path, monkeypatch):
+    artifact = begin_artifact(tmp_path, "m.json", "thing", {})
+    monkeypatch.setattr(_artifact, "_is_there", lambda *file: False)
+    with working_alone(artifact):
         pass
 
 

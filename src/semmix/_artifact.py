@@ -18,6 +18,8 @@ from semmix._files import read_json, write_json
 FORMAT = 1
 LOCK = ".lock"
 """A file in the folder of an artifact while a process works in it that must be alone."""
+TRIES = 10
+"""How often to take a lock that its last owner removes; more often, and files have no identity."""
 
 
 @dataclass
@@ -71,7 +73,7 @@ def working_alone(artifact: Artifact) -> Iterator[None]:
     refused.
     """
     lock = artifact.folder / LOCK
-    descriptor = _take(lock)
+    descriptor = _take(lock, TRIES)
     if descriptor is None:
         yield
         return
@@ -85,7 +87,7 @@ def working_alone(artifact: Artifact) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _take(lock: Path) -> int | None:
+def _take(lock: Path, tries: int) -> int | None:
     """Return a descriptor that holds the lock while it is open; None where there are no locks."""
     try:
         import fcntl
@@ -108,8 +110,7 @@ def _take(lock: Path) -> int | None:
     if _is_there(lock, descriptor):
         return descriptor
     os.close(descriptor)  # its last owner removed it after we had opened it
-    fix = "run the same command again"
-    raise SemmixError("another process has just left this folder", lock.parent, fix)
+    return _take(lock, tries - 1) if tries > 1 else None
 
 
 def _is_there(lock: Path, descriptor: int) -> bool:

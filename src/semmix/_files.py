@@ -90,6 +90,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any =
 
 
 DAMAGED = "the file is missing or damaged: make it again"
+"""What to do about a file of tensors, where nobody knows better."""
 
 
 def read_tensors(path: Path, fix: str = DAMAGED) -> dict[str, torch.Tensor]:

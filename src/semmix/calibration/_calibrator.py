@@ -10,12 +10,10 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from semmix._errors import SemmixError, unknown_name
-from semmix._files import read_json, write_json, write_tensors
+from semmix._files import read_json, read_tensors, write_json, write_tensors
 from semmix.calibration._inputs import Array, as_labels, as_logits, as_numpy, as_vector
 from semmix.calibration.metrics import nll
 
@@ -121,16 +119,15 @@ class Calibrator:
 
 def load_calibrator(folder: Path) -> Calibrator:
     """Return the fitted calibrator that `save` wrote into `folder`."""
-    about = read_json(Path(folder) / "calibrator.json")
+    about, fix = read_json(Path(folder) / "calibrator.json"), "fit and save the calibrator again"
     try:
         if about["kind"] not in Calibrator.kinds:
             raise unknown_name("calibrator", about["kind"], Calibrator.kinds)
         calibrator = Calibrator.kinds[about["kind"]](**about["settings"])
-        tensors = load_file(Path(folder) / "calibrator.safetensors")
         calibrator.num_classes_ = about["num_classes"]
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
-        fix = "fit and save the calibrator again"
+    except (KeyError, TypeError) as error:
         raise SemmixError(f"{folder} holds no whole calibrator", repr(error), fix) from error
+    tensors = read_tensors(Path(folder) / "calibrator.safetensors", fix)
     calibrator.state_ = {name: tensor.numpy() for name, tensor in tensors.items()}
     return calibrator
 
