@@ -154,6 +154,28 @@ def test_the_command_that_fills_a_cell_names_its_scale():
     assert "--scale" not in command_for(cell, replace(config, scale=None))
 
 
+def test_options_of_csm_make_the_runs_of_a_line_that_sets_them():
+    """They count in lines of csm that do not set them, and the command to fill a cell has them."""
+    config = TableConfig(name="controls", scale=5.0)
+    lines = {cell.row: cell for cell in chosen_cells(config)}
+    joint = replace(config, options=("batch_statistics=joint",))
+    asked = {cell.row: cell for cell in chosen_cells(joint)}
+    assert asked["CSM in full"].run_name(0) == lines[
+        "CSM in full, joint batch statistics"
+    ].run_name(0)
+    assert asked["CE"].run_name(0) == lines["CE"].run_name(0)
+    hard = "CE + generated ends, hard labels"
+    assert asked[hard].train.method_options == {
+        **lines[hard].train.method_options, "batch_statistics": "joint",
+    }  # fmt: skip
+    assert "--options batch_statistics=joint" in command_for(asked["CSM"], joint)
+    losses = TableConfig(name="variants", options=("loss=focal",))
+    chosen = {cell.row: cell.train.method_options["loss"] for cell in chosen_cells(losses)}
+    assert (chosen["CE on soft labels"], chosen["CSM"]) == ("ce", "focal")
+    with pytest.raises(SemmixError, match="statistic"):
+        TableConfig(name="main", options=("statistics=joint",))
+
+
 def test_the_command_that_fills_a_cell_names_its_network(tmp_path, capsys):
     kept = tmp_path / "kept"
     kept.mkdir()

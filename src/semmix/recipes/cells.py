@@ -117,6 +117,8 @@ class Setting:
     generator: str = OWN
     scale: float | None = None
     """The scale s of lines that name none; that of the data set and encoder by default."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Options of csm in lines that do not set them."""
     device: str = "auto"
 
 
@@ -135,12 +137,13 @@ class CellBuilder:
     ) -> Cell:  # fmt: skip
         """Return one cell; `mixing` replaces fields of the data set's usual `Mixing`."""
         protocol = self.setting.protocol
+        options = {**(self.setting.options if method == "csm" else {}), **(options or {})}
         data = DatasetConfig(
             dataset=self.dataset, protocol=protocol.split, imbalance=imbalance,
             train_size=self.training.train_size,
         )  # fmt: skip
         train = replace(
-            training_config(method, self.dataset, protocol, options or {}),
+            training_config(method, self.dataset, protocol, options),
             classifier=self.classifier, eq_data=eq_data, allow_leak=leaking,
             device=self.setting.device,
         )  # fmt: skip

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from semmix._errors import SemmixError, unknown_name
 from semmix._progress import say
+from semmix.methods import method
 from semmix.recipes.catalog import TABLES, Budget, plan_table, table_called, within
 from semmix.recipes.cells import METHODS_BY_NAME, OWN, Cell, Setting
 from semmix.recipes.cost import cost_of, images_seen
@@ -23,6 +24,7 @@ from semmix.recipes.running import plain_cell, run_cell
 from semmix.recipes.show import Line, render
 from semmix.report.tables import estimate
 from semmix.training.checks import check_positive
+from semmix.training.classifier import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,9 @@ class TableConfig:
     """own: a plain network trained first; or kind:what, as semmix annotate takes it."""
     scale: float | None = None
     """The scale s of lines that do not name one; that of the data set and encoder by default."""
+    options: tuple[str, ...] = ()
+    """Options of csm as name=value, such as batch_statistics=joint, for lines that do not set
+    them."""
     out: Path = Path("runs/tables")
     """Folder of generators, mixed sets and runs; run the same command again to go on."""
     keep: Path | None = None
@@ -73,9 +78,15 @@ class TableConfig:
             raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
         if self.scale is not None:
             check_positive(scale=self.scale)
+        method("csm", num_classes=2, **self.csm_options)  # a misspelt option is named at once
         if self.from_ is not None and not self.from_.is_dir():
             fix = "name the folder that --keep filled"
             raise SemmixError("no results here", self.from_, fix)
+
+    @property
+    def csm_options(self) -> dict[str, Any]:
+        """The options of csm as values."""
+        return TrainConfig(method="csm", options=self.options).method_options
 
 
 def make_table(config: TableConfig) -> None:
@@ -96,7 +107,8 @@ def chosen_cells(config: TableConfig) -> list[Cell]:
     """Return the cells the command asks for, within its budget."""
     setting = Setting(
         protocol=protocol_called(config.protocol), encoder=config.encoder,
-        generator=config.generator, scale=config.scale, device=config.device,
+        generator=config.generator, scale=config.scale, options=config.csm_options,
+        device=config.device,
     )  # fmt: skip
     cells = plan_table(config.name, config.dataset, setting, config.classifier)
     names = [cell.name for cell in cells]
@@ -199,6 +211,7 @@ def command_for(cell: Cell, config: TableConfig) -> str:
     for option in ("classifier", "budget", "protocol", "generator", "encoder", "scale", "out"):
         value = getattr(config, option)
         words += [f"--{option}", str(value)] if value != getattr(defaults, option) else []
+    words += ["--options", *config.options] if config.options else []
     if config.from_:
         words += ["--keep", str(config.from_)]
     return shlex.join(words)
