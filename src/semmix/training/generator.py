@@ -397,7 +397,7 @@ def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
 def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: int) -> None:
     generator = NetworkGenerator("in training", network, shape, num_classes, None, "")
     columns = max(1, min(GRID_COLUMNS, GRID_IMAGES // num_classes))
-    settings = MixConfig(compile="off", batch_size=min(columns * num_classes, GRID_IMAGES))
+    settings = MixConfig(compile="off", batch_size=GRID_IMAGES)
     write_grid(path, sample_classes(generator, columns, settings))
 
 
