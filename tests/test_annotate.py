@@ -306,6 +306,14 @@ def test_ends_that_are_not_pure_choose_no_scale(tmp_path, lams):
     assert notes.lam().shape == (7, len(lams))
 
 
+def test_sets_of_one_image_are_neither_monotone_nor_abrupt(tmp_path):
+    store, train = make_store(tmp_path / "mix", lams=(0.5,)), make_split(1)
+    notes = annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 4.0)
+    found = diagnose(notes)
+    assert (found["monotone_share"], found["abrupt_share"]) == (0, 0)
+    assert found["third_class_share"] is None
+
+
 def test_drawn_lambdas_have_pure_ends(tmp_path):
     store, train = make_store(tmp_path / "mix", lams=(0.2, 0.5, 0.8), beta=1.0), make_split(1)
     assert annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes").scale > 0
@@ -399,6 +407,7 @@ def test_images_of_another_data_set_claim_no_folder(tmp_path):
             with pytest.raises(SemmixError, match="do not fit") as caught:
                 annotate_mixsets(store, PixelEncoder(), *splits, out)
             assert words in str(caught.value)
+            assert ("classes" in caught.value.seen) == (other is beyond)  # the others are not known
     with pytest.raises(SemmixError, match="without training images"):
         annotate_mixsets(store, PixelEncoder(), fewer, train, out)
     assert not out.exists()

@@ -86,8 +86,9 @@ def check_fits(
     """Refuse mixed sets of another shape or number of classes than the real images."""
     if (own_shape, own_classes) == (image_shape, num_classes):
         return
-    sides = ((own_shape, own_classes), (image_shape, num_classes))
-    sets, images = (f"{tuple(shape)} in {classes} classes" for shape, classes in sides)
+    sets, images = str(tuple(own_shape)), str(tuple(image_shape))
+    if own_classes != num_classes:
+        sets, images = f"{sets} in {own_classes} classes", f"{images} in {num_classes} classes"
     fix = "name the data set the sets were made for"
     if own_classes == num_classes and own_shape[0] == image_shape[0]:
         fix = f"give their --size {own_shape[-1]}, or {fix}"
