@@ -250,13 +250,13 @@ class PixelEncoder:
         return images.flatten(1).float()
 
 
-def make_store(folder) -> MixSets:
-    plan = MixPlan(num_classes=3, num_sets=7, pairs=all_pairs(3), sets_per_shard=2)
+def make_store(folder, **changes) -> MixSets:
+    plan = MixPlan(num_classes=3, num_sets=7, pairs=all_pairs(3), sets_per_shard=2, **changes)
     generator = {"digest": "g", "name": "g", "trained_on": None}
     store = MixSets.create(folder, plan, (3, 2, 2), generator, {})
     draw = torch.Generator().manual_seed(0)
     for k in range(plan.num_shards):
-        shape = (len(plan.shard(k)), 8, 3, 2, 2)
+        shape = (len(plan.shard(k)), plan.set_size, 3, 2, 2)
         store.write_shard(k, torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8))
     return store
 
@@ -295,6 +295,28 @@ def test_a_doubtful_scale_is_told_unless_the_user_chose_it(tmp_path, capsys):
     assert "a better encoder may do better" in capsys.readouterr().out
     annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "given", SCALES[0])
     assert "may do better" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lams", [(0.2, 0.5, 0.8), (0.0, 0.5), (0.5, 1.0)])
+def test_ends_that_are_not_pure_choose_no_scale(tmp_path, lams):
+    store, train = make_store(tmp_path / "mix", lams=lams), make_split(1)
+    with pytest.raises(SemmixError, match="without pure ends"):
+        annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes")
+    notes = annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 4.0)
+    assert notes.lam().shape == (7, len(lams))
+
+
+def test_sets_of_one_image_are_neither_monotone_nor_abrupt(tmp_path):
+    store, train = make_store(tmp_path / "mix", lams=(0.5,)), make_split(1)
+    notes = annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 4.0)
+    found = diagnose(notes)
+    assert (found["monotone_share"], found["abrupt_share"]) == (0, 0)
+    assert found["third_class_share"] is None
+
+
+def test_drawn_lambdas_have_pure_ends(tmp_path):
+    store, train = make_store(tmp_path / "mix", lams=(0.2, 0.5, 0.8), beta=1.0), make_split(1)
+    assert annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes").scale > 0
 
 
 def test_every_scheme_gives_labels(tmp_path):
@@ -385,6 +407,7 @@ def test_images_of_another_data_set_claim_no_folder(tmp_path):
             with pytest.raises(SemmixError, match="do not fit") as caught:
                 annotate_mixsets(store, PixelEncoder(), *splits, out)
             assert words in str(caught.value)
+            assert ("classes" in caught.value.seen) == (other is beyond)  # the others are not known
     with pytest.raises(SemmixError, match="without training images"):
         annotate_mixsets(store, PixelEncoder(), fewer, train, out)
     assert not out.exists()

@@ -178,6 +178,12 @@ def test_copies_are_found():
     assert measure_copying(train, twice, train).near == 1
 
 
+def test_the_median_of_an_even_number_lies_between_the_middle_two():
+    train = torch.zeros(1, 1)
+    found = measure_copying(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [7.0]]), train)
+    assert (found.samples, found.held_out) == (1.5, 5.0)
+
+
 @pytest.fixture(scope="module")
 def data():
     return load_dataset("digits", train_size=200)

@@ -71,7 +71,7 @@ class GeneratorSample:
     generator: Positional[str]
     """Folder of a generator, or zoo:NAME."""
     out: Path = Path("samples.png")
-    """The picture: one row for each class."""
+    """The picture, a PNG file: one row for each class."""
     per_class: int = 8
     """Images in a row."""
     seed: int = 0
@@ -80,6 +80,10 @@ class GeneratorSample:
     """The solver."""
     device: str = "auto"
     """auto, cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        if self.out.suffix.lower() not in ("", ".png"):
+            raise SemmixError("a picture of another kind", self.out, "end its name in .png")
 
 
 def sample_command(command: GeneratorSample) -> None:

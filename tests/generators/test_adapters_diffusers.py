@@ -290,6 +290,10 @@ def test_user_mistakes_are_explained(folders, tmp_path):
     unlabelled.save_pretrained(tmp_path)
     with pytest.raises(SemmixError, match="no label table"):
         load_adapter(f"diffusers:{tmp_path}", CPU)
+    of_any_size = diffusers.DDPMPipeline(tiny_unet(sample_size=None), diffusers.DDPMScheduler())
+    of_any_size.save_pretrained(tmp_path)
+    with pytest.raises(SemmixError, match="how large its images are"):
+        load_adapter(f"diffusers:{tmp_path}", CPU)
     flow = diffusers.FlowMatchEulerDiscreteScheduler()
     flow.save_pretrained(tmp_path / "scheduler")
     with pytest.raises(SemmixError, match="no betas"):

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
 from semmix.cli import main
+from semmix.commands import GeneratorSample
 from semmix.generators.edm import EDMConfig, EDMDenoiser
 from semmix.generators.folder import MANIFEST, NetworkGenerator, save_generator
 from semmix.labels import mix_labels
@@ -216,6 +218,27 @@ def test_class_samples_do_not_depend_on_their_number(generator, tmp_path):
     picture = Image.open(tmp_path / "grid.png")
     assert picture.size == (2 * 9 * 2, 3 * 9 * 2)  # two columns, three rows, a line, twice as big
     assert picture.getpixel((0, 0)) == few[0, 0, 0, 0, 0]
+
+
+def test_few_class_samples_are_not_filled_up_to_a_batch(generator):
+    shown = []
+
+    class Counted:
+        def __getattr__(self, name):
+            return getattr(generator, name)
+
+        def denoise(self, x, sigma, class_weights):
+            shown.append(len(x))
+            return generator.denoise(x, sigma, class_weights)
+
+    samples = sample_classes(Counted(), 2, replace(CONFIG, batch_size=512))
+    assert set(shown) == {6}
+    assert torch.equal(samples, sample_classes(generator, 2, CONFIG))
+
+
+def test_a_picture_of_samples_is_a_png(tmp_path):
+    with pytest.raises(SemmixError, match=r"end its name in \.png"):
+        GeneratorSample(generator="zoo:any", out=tmp_path / "samples.jpg")
 
 
 def test_a_row_of_no_samples_is_refused(generator):

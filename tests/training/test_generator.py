@@ -195,6 +195,20 @@ def test_budget_in_minutes_is_measured_once(tmp_path, monkeypatch):
     assert contents(train(tmp_path / "b", config)) == contents(expected)
 
 
+@pytest.mark.parametrize(("seconds", "num_steps"), [(24.0, 2), (2.0, 8), (0.1, 42)])
+def test_the_speed_test_is_short_where_steps_are_slow(monkeypatch, seconds, num_steps):
+    clock, calls = [0.0], []
+
+    def step(number):
+        calls.append(number)
+        clock[0] += seconds if len(calls) > 1 else 100.0  # the first compiles
+
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    found = loop.speed_test(step, 0.02 * 300, torch.device("cpu"))
+    assert found == pytest.approx(seconds)
+    assert len(calls) == num_steps
+
+
 def test_weights_can_be_stored_in_half_the_space(trained, tmp_path):
     folder = train(tmp_path, replace(CONFIG, weights_dtype="bfloat16"), held_out=toy_data(20))
     whole, half = (load_generator(f, "cpu").network.state_dict() for f in (trained, folder))

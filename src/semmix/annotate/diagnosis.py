@@ -53,7 +53,7 @@ def _flags(notes: Annotation) -> dict[str, Tensor]:
     spread = lambda_e.amax(1) - lambda_e.amin(1)
     return {
         "monotone": (steps >= -STILL_MONOTONE).all(1) & (steps.sum(1) > STILL_MONOTONE),
-        "abrupt": steps.abs().amax(1) > ABRUPT * spread,
+        "abrupt": (steps.abs() > ABRUPT * spread[:, None]).any(1),
         "odd": ~looks_right.all(1),
         "swapped": (lambda_e[:, -1] < 0.5) | (lambda_e[:, 0] > 0.5),
         "end_looks_right": looks_right,

@@ -44,7 +44,9 @@ def annotate_mixsets(
     each process reads its own shards and the first one puts them together; nothing is exchanged
     but the folder. What another command finishes there meanwhile is taken as it is.
     """
-    if scale is not None:
+    if scale is None:
+        _check_ends(store)
+    else:
         check_scale(scale)
     _check_data(store, train, val)
     inputs = {
@@ -84,8 +86,9 @@ def check_fits(
     """Refuse mixed sets of another shape or number of classes than the real images."""
     if (own_shape, own_classes) == (image_shape, num_classes):
         return
-    sides = ((own_shape, own_classes), (image_shape, num_classes))
-    sets, images = (f"{tuple(shape)} in {classes} classes" for shape, classes in sides)
+    sets, images = str(tuple(own_shape)), str(tuple(image_shape))
+    if own_classes != num_classes:
+        sets, images = f"{sets} in {own_classes} classes", f"{images} in {num_classes} classes"
     fix = "name the data set the sets were made for"
     if own_classes == num_classes and own_shape[0] == image_shape[0]:
         fix = f"give their --size {own_shape[-1]}, or {fix}"
@@ -101,6 +104,14 @@ def _check_data(store: MixSets, train: Split, val: Split) -> None:
         seen_classes = len(split.class_counts(num_classes))  # or more, where labels go beyond
         check_fits(store.image_shape, num_classes, tuple(split.images.shape[1:]), seen_classes)
     count_classes(train.labels, num_classes)
+
+
+def _check_ends(store: MixSets) -> None:
+    """Refuse to choose a scale by ends that were never asked to be pure."""
+    lams = store.plan.set_lams(0)
+    if (lams[0], lams[-1]) != (0, 1):
+        fix = "give a scale, or make sets whose lams go from 0 to 1"
+        raise SemmixError("sets without pure ends cannot choose the scale", lams, fix)
 
 
 def _is_done(artifact: Artifact) -> bool:

@@ -238,6 +238,9 @@ def _load_part(model: Any, folder: Path, part: str, device: torch.device) -> Any
 
 def _sample_shape(network: Any) -> tuple[int, int, int]:
     size = network.config.sample_size
+    if not size:  # networks that fit any size may leave it open
+        fix = 'write the height of its images, or latents, to its config.json: "sample_size": 32'
+        raise SemmixError("this network does not say how large its images are", size, fix)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return network.config.in_channels, height, width
 

@@ -20,7 +20,8 @@ def sample_classes(
 ) -> Tensor:
     """Return `per_class` images of every class, uint8 [K, per_class, C, H, W].
 
-    Image m of class k starts from a noise of its own, whatever the other numbers are.
+    Image m of class k starts from a noise of its own, whatever the other numbers are. Fewer images
+    than a batch are drawn as one of their own size.
     """
     if per_class < 1:
         raise SemmixError("no images to draw", f"per_class={per_class}", "ask for at least 1")
@@ -33,7 +34,7 @@ def sample_classes(
     ])  # fmt: skip
     class_weights = torch.eye(num_classes).repeat_interleave(per_class, dim=0)
     sample = make_sampler(generator, config)
-    images = sample_padded(sample, noise, class_weights, config.batch_size)
+    images = sample_padded(sample, noise, class_weights, min(config.batch_size, len(noise)))
     return images.unflatten(0, (num_classes, per_class))
 
 

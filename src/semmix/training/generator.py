@@ -57,6 +57,8 @@ from semmix.training.stopping import ctrl_c_between_steps
 NOISE_MEAN, NOISE_STD = -1.2, 1.2
 """EDM's noise levels for small images: ln sigma ~ N(NOISE_MEAN, NOISE_STD^2)."""
 NUM_TIMED_STEPS = 20
+TIMED_SHARE = 0.02
+"""Part of a budget in minutes that the timed steps of its speed test may take."""
 NUM_STATS = 200
 MAX_BAD_WINDOWS = 2
 """Windows of stats in a row without a finite loss: one may be a single bad batch, two are not."""
@@ -397,7 +399,7 @@ def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
 def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: int) -> None:
     generator = NetworkGenerator("in training", network, shape, num_classes, None, "")
     columns = max(1, min(GRID_COLUMNS, GRID_IMAGES // num_classes))
-    settings = MixConfig(compile="off", batch_size=min(columns * num_classes, GRID_IMAGES))
+    settings = MixConfig(compile="off", batch_size=GRID_IMAGES)
     write_grid(path, sample_classes(generator, columns, settings))
 
 
@@ -438,22 +440,34 @@ def _run_length(config, out: Path, train_step, device, rank: int, world_size: in
     path = out / "budget.json"
     if path.exists():
         return read_json(path)["num_images"]
-    rate = _images_per_second(train_step, config, device)
-    num_images = from_first(round(60 * config.minutes * rate), world_size)
+    budget = 60 * config.minutes
+    seconds = speed_test(
+        lambda step: train_step(step, config.lr), TIMED_SHARE * budget, device, world_size
+    )
+    num_images = from_first(round(budget / seconds * config.batch_size), world_size)
     if rank == 0:
         write_json(path, {"minutes": config.minutes, "num_images": num_images})
     return num_images
 
 
-def _images_per_second(train_step, config: GeneratorConfig, device: torch.device) -> float:
-    start = 0.0
-    for step in range(2 * NUM_TIMED_STEPS):
-        if step in (0, NUM_TIMED_STEPS):  # the first half warms up
-            _wait_for_device(device)
-            start = time.monotonic()
-        train_step(step, config.lr)
-    _wait_for_device(device)
-    return NUM_TIMED_STEPS * config.batch_size / (time.monotonic() - start)
+def speed_test(train_step, at_most: float, device: torch.device, world_size: int = 1) -> float:
+    """Return the seconds a step takes: the mean of as many as fit `at_most`, of one at least."""
+
+    def timed(num_steps: int) -> float:
+        _wait_for_device(device)
+        start = time.monotonic()
+        for step in range(num_steps):
+            train_step(step)
+        _wait_for_device(device)
+        return (time.monotonic() - start) / num_steps
+
+    timed(1)  # the first sets up what the others find ready
+    seconds = timed(1)
+    num_steps = from_first(min(int(at_most / seconds), NUM_TIMED_STEPS), world_size)
+    if num_steps > 1:
+        timed(num_steps)  # warms up
+        seconds = timed(num_steps)
+    return seconds
 
 
 def _wait_for_device(device: torch.device) -> None:
