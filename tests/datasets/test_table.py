@@ -22,6 +22,7 @@ def write(tmp_path, text, name="labels.csv"):
         "﻿File,Class\na/1.png,cat\nb/2.jpg,dog\n",
         "label;image_path\ncat;a/1.png\ndog;b/2.jpg\n",
         "id\tfilename\tcategory\n7\ta/1.png\tcat\n8\tb/2.jpg\tdog\n",
+        ",path,label\n0,a/1.png,cat\n1,b/2.jpg,dog\n",  # as pandas numbers its rows
         "a/1.png,cat\n\nb/2.jpg, dog\n",
         "cat,a/1.png\ndog,b/2.jpg\n",
     ],

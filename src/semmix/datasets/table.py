@@ -120,9 +120,8 @@ def _find_columns(table: Path, first: dict[str, str]) -> dict[str, str | None]:
 def _row(
     table: Path, line: int, record: dict[str, str], columns: dict[str, str | None]
 ) -> TableRow:
-    path, label, part = (
-        record.get(columns[meaning] or "", "") for meaning in ("path", "label", "split")
-    )
+    names = (columns[meaning] for meaning in ("path", "label", "split"))
+    path, label, part = ("" if name is None else record.get(name, "") for name in names)
     if not path or not label:
         fix = "every row needs a path and a label"
         raise SemmixError(f"{table} line {line} is incomplete", record, fix)
