@@ -303,6 +303,14 @@ def test_another_run_of_the_same_name_is_not_overwritten(made, tmp_path, capsys)
         KeepConfig(runs=())
 
 
+def test_a_run_is_not_kept_in_place_of_itself(made, tmp_path):
+    run = shutil.copytree(sorted((made[0] / "runs").iterdir())[0], tmp_path / "run")
+    logits = (run / "logits-test.safetensors").read_bytes()
+    with pytest.raises(SemmixError, match="its own folder"):
+        keep_run(run, tmp_path)
+    assert (run / "logits-test.safetensors").read_bytes() == logits
+
+
 @pytest.mark.parametrize("name", ["logits-val.safetensors", "logits-test.safetensors"])
 def test_a_cut_off_file_is_named(made, tmp_path, capsys, name):
     results = shutil.copytree(made[1], tmp_path / "kept")

@@ -64,6 +64,9 @@ def keep_run(run: str | Path, results: str | Path) -> Path:
     artifact = open_artifact(run, "config.json", "run")
     if not artifact.finished:
         raise SemmixError(f"{run} is not finished", "half done", "run its command again first")
+    if kept.resolve() == run.resolve():
+        fix = "choose another --out: it would replace the run's own logits"
+        raise SemmixError("a run cannot be kept in its own folder", run, fix)
     _refuse_other(kept, artifact.manifest)
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.glob("logits-*.safetensors")):
