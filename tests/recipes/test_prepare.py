@@ -175,6 +175,14 @@ def test_long_and_foreign_names_stay_readable(photos):
     assert max(map(len, words.splitlines())) < 200 + len(long)
 
 
+def test_a_folder_whose_name_is_no_text_is_read_and_kept(photos):
+    odd = photos.rename(os.fsdecode(os.fsencode(photos) + b"\xe9"))
+    ready, _ = prepared(odd)
+    assert ready.dataset.name == "photos\\xe9"
+    again, _ = prepared(odd)
+    assert again.dataset.train.digest == ready.dataset.train.digest
+
+
 def test_links_that_loop_end(photos):
     (photos / "loop").symlink_to(photos)
     (photos / "cat" / "back").symlink_to(photos / "cat")

@@ -18,10 +18,9 @@ from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix._errors import SemmixError
-from semmix._files import whole_file
+from semmix._files import printable, whole_file
 from semmix._progress import harmless, progress, say
 from semmix.datasets.images import BadImageError
-from semmix.datasets.listing import printable
 from semmix.deploy.images import list_images, read_image
 from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
-from semmix._files import digest
+from semmix._files import digest, printable
 from semmix._progress import harmless, say
 from semmix.datasets import Dataset, load_dataset
 from semmix.datasets.config import DatasetConfig
@@ -76,7 +76,7 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> Prepared:
     """
     source = Path(config.dataset)
     inputs = {
-        "source": str(source),
+        "source": printable(source),
         "files": _listing_digest(list_images(FolderReport(source))),
         "size": size,
         "protocol": config.protocol,
