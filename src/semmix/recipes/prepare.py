@@ -124,9 +124,7 @@ def describe(
         "exact_copies": _named(copies.sets(copies.exact), names),
         "near_copies": _named(near, names),
         "num_near_copies": sum(map(len, near)) - len(near),
-        "in_two_classes": _named(
-            [rows for rows in near if len({found.files[row].class_name for row in rows}) > 1], names
-        ),
+        "in_two_classes": _named(copies.across([file.class_name for file in found.files]), names),
         "across_parts": _named(across_parts(found, copies), names),
         "quick_check": {
             "num_images": opinion.num_images,
