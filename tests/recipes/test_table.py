@@ -351,6 +351,15 @@ def test_a_run_under_a_wrong_name_is_refused(made, tmp_path):
         make_table(config)
 
 
+def test_a_copy_put_aside_is_no_run(made, tmp_path):
+    shutil.copytree(made[1], tmp_path / "results")
+    (run,) = (tmp_path / "results").glob("*-ce-*-s0")
+    shutil.copytree(run, run.with_name(f"{run.name}.bak"))
+    cell = within(plan_table("main", "digits")[0], "smoke")
+    names = [path.name for path in finished_runs(cell, tmp_path / "results")]
+    assert names == [cell.run_name(0), cell.run_name(1)]
+
+
 def test_an_unfinished_run_is_not_kept_nor_shown(made, tmp_path):
     shutil.copytree(made[1], tmp_path / "results")
     (run,) = (tmp_path / "results").glob("*-ce-*-s0")

@@ -107,9 +107,13 @@ def metrics_from_logits(folder: str | Path) -> dict[str, Any]:
 
 
 def finished_runs(cell: Cell, folder: Path) -> list[Path]:
-    """Return the finished runs of a cell among the run folders in `folder`, by seed."""
-    pattern = cell.run_name(0).removesuffix("0") + "*"
-    trained = [path for path in folder.glob(pattern) if is_trained(cell, path)]
+    """Return the finished runs of a cell among the run folders in `folder`, by seed.
+
+    A copy that was put aside, such as `...-s0.bak`, is none of them.
+    """
+    start = cell.run_name(0).removesuffix("0")
+    runs = [p for p in folder.glob(f"{start}*") if p.name.removeprefix(start).isdecimal()]
+    trained = [path for path in runs if is_trained(cell, path)]
     return [path for path in sorted(trained, key=_seed) if has_extra(cell, path)]
 
 
