@@ -50,8 +50,14 @@ def ship(run: Path, out: Path) -> Path:
     if (out / MANIFEST).exists():
         made_from = read_json(out / MANIFEST).get("inputs", {})
         if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run)[1], onnx):
-            shutil.rmtree(out)
+            _make_way(out)
     return export_model(run, out, onnx=onnx)
+
+
+def _make_way(model: Path) -> None:
+    """Remove what is in a model folder, last what tells that it is one."""
+    for path in sorted(model.iterdir(), key=lambda path: path.name == MANIFEST):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def closing_words(run: Path) -> list[str]:
