@@ -60,6 +60,7 @@ def test_the_kind_of_a_table_does_not_hang_on_upper_case(tmp_path):
         ("a.csv", "path,label,split\n1.png,cat,holdout\n", "unknown split: 'holdout'"),
         ("a.csv", "path,label,split\n1.png,cat,train\n2.png,cat,\n", "have no split"),
         ("a.csv", 'path,label\n1.png,"' + "x" * 200_000, "line 2 is not CSV"),
+        ("a.csv", 'path,label\n1.png,a\n2.png,"a\n3.png,b\n4.png,b\n', "line 3 is not CSV"),
         ("a.csv", 'path,label\n1.png,"a\nb"\n2.png,\n', "line 4 is incomplete"),
         ("a.jsonl", '{"path": "1.png"', "line 1 is not JSON"),
         ("a.jsonl", '["1.png", "cat"]', "line 1 is not an object"),
