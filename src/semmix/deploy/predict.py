@@ -164,7 +164,7 @@ def _table(class_names: Sequence[str]) -> Write:
     def write(row: Row) -> None:
         name = harmless(row["file"])
         name = name if len(name) <= FILE_WIDTH else f"…{name[1 - FILE_WIDTH :]}"
-        say(f"{name:{FILE_WIDTH}}  {_line(row, width)}".rstrip())
+        say(f"{name:{FILE_WIDTH}}  {harmless(_line(row, width))}".rstrip())
 
     return write
 

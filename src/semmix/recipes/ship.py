@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from semmix._files import read_json
+from semmix._progress import harmless
 from semmix.calibration import TemperatureScaler, nll
 from semmix.classifiers.saved import load_classifier
 from semmix.deploy import can_write_onnx, export_model
@@ -102,9 +103,10 @@ def _hardly_better(answers: Predictions, class_names: Sequence[str]) -> list[str
     always = counts[frequent] / len(answers.labels)
     if accuracy - always > 2 * standard_error:
         return []
+    name = harmless(class_names[frequent])
     return [
-        f"always saying {class_names[frequent]} would be right on {percent(always)}: do not rely "
-        "on it, give it more images or more time"
+        f"always saying {name} would be right on {percent(always)}: do not rely on it, give it "
+        "more images or more time"
     ]
 
 
