@@ -9,7 +9,7 @@ import torch
 
 from semmix import _artifact
 from semmix._artifact import begin_artifact, open_artifact, working_alone
-from semmix._device import pick_device
+from semmix._device import describe_environment, pick_device
 from semmix._errors import SemmixError, unknown_name
 from semmix._files import (
     digest,
@@ -157,6 +157,11 @@ def test_a_device_that_is_not_here_is_refused_in_words(name):
     with pytest.raises(SemmixError, match=rf"'{name}'\n.*--device cpu"):
         pick_device(name)
     assert pick_device("cpu") == torch.device("cpu")
+
+
+def test_the_recorded_command_can_be_typed_again(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/bin/semmix", "fit", "my photos", "caf\udce9"])
+    assert describe_environment()["command"] == "semmix fit 'my photos' 'caf\\xe9'"
 
 
 def test_durations_read_well():

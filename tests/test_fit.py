@@ -284,6 +284,8 @@ def test_results_may_lie_in_a_hidden_folder_or_beside_the_images(photos):
         _refuse_inside(photos, out)
     with pytest.raises(SemmixError, match="among the images"):
         _refuse_inside(photos, photos / "runs")
+    with pytest.raises(SemmixError, match="among the images"):  # they would be kept in images/
+        _refuse_inside(photos.rename(photos.with_name("images")), photos.parent)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import sys
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from semmix._errors import SemmixError
+from semmix._files import printable
 
 N = TypeVar("N", bound=torch.nn.Module)
 
@@ -66,6 +68,6 @@ def describe_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_threads": torch.get_num_threads(),
         "gpu": gpu,
-        "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "command": printable(shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

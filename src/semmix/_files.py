@@ -58,6 +58,11 @@ def _new_file(path: Path) -> Path:
     return temporary
 
 
+def printable(path: Path | str) -> str:
+    """Return the path as valid text, even where its bytes are not."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path`, whole or not at all."""
     with whole_file(path) as temporary:

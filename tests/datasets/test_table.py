@@ -22,6 +22,7 @@ def write(tmp_path, text, name="labels.csv"):
         "﻿File,Class\na/1.png,cat\nb/2.jpg,dog\n",
         "label;image_path\ncat;a/1.png\ndog;b/2.jpg\n",
         "id\tfilename\tcategory\n7\ta/1.png\tcat\n8\tb/2.jpg\tdog\n",
+        ",path,label\n0,a/1.png,cat\n1,b/2.jpg,dog\n",  # as pandas numbers its rows
         "a/1.png,cat\n\nb/2.jpg, dog\n",
         "cat,a/1.png\ndog,b/2.jpg\n",
     ],
@@ -59,6 +60,7 @@ def test_the_kind_of_a_table_does_not_hang_on_upper_case(tmp_path):
         ("a.csv", "path,label,split\n1.png,cat,holdout\n", "unknown split: 'holdout'"),
         ("a.csv", "path,label,split\n1.png,cat,train\n2.png,cat,\n", "have no split"),
         ("a.csv", 'path,label\n1.png,"' + "x" * 200_000, "line 2 is not CSV"),
+        ("a.csv", 'path,label\n1.png,a\n2.png,"a\n3.png,b\n4.png,b\n', "line 3 is not CSV"),
         ("a.csv", 'path,label\n1.png,"a\nb"\n2.png,\n', "line 4 is incomplete"),
         ("a.jsonl", '{"path": "1.png"', "line 1 is not JSON"),
         ("a.jsonl", '["1.png", "cat"]', "line 1 is not an object"),

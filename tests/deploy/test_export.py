@@ -168,6 +168,18 @@ def test_export_again_does_nothing_and_other_weights_are_refused(run, model_fold
         export_model(run, model_folder, onnx=False)
 
 
+def test_files_of_something_else_are_not_replaced(run, tmp_path):
+    notes = tmp_path / "README.md"
+    notes.write_text("my project")
+    other = shutil.copytree(run, tmp_path / "other")
+    for out, seen in ((tmp_path, "README.md"), (other, "weights.safetensors")):
+        with pytest.raises(SemmixError, match=f"holds files of something else: {seen}"):
+            export_model(run, out, onnx=False)
+        assert not (out / "model.json").exists()
+    assert notes.read_text() == "my project"
+    assert export_model(other, other, onnx=False) == other  # a run may hold its own model
+
+
 def test_export_without_onnx(run, tmp_path):
     out = export_model(run, tmp_path / "model", onnx=False)
     assert not (out / "model.onnx").exists()

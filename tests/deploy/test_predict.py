@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from semmix import SemmixError
+from semmix._files import write_json
 from semmix.cli import main
 from semmix.deploy import Caution
 from semmix.deploy.images import fit_channels, list_images, read_image
@@ -124,6 +126,16 @@ def test_names_cannot_command_the_terminal(capsys, run, tmp_path):
     (tmp_path / "a\x1b[31m\nb.png").touch()
     _, said = predict(capsys, run, tmp_path)
     assert "a?[31m?b.png" in said
+    assert "\x1b" not in said
+
+
+def test_classes_cannot_command_the_terminal(capsys, model_folder, image_files, tmp_path):
+    model = shutil.copytree(model_folder, tmp_path / "model")
+    facts = json.loads((model / "model.json").read_text())
+    names = [f"\x1b[31m\n{k}" for k in range(10)]
+    write_json(model / "model.json", {**facts, "class_names": names})
+    _, said = predict(capsys, model, image_files[0], "--coverage", "0.99")
+    assert "?[31m?" in said
     assert "\x1b" not in said
 
 

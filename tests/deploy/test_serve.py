@@ -6,6 +6,7 @@ import gzip
 import http.client
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -484,6 +485,8 @@ def test_a_port_in_use_is_explained(server, run, capsys):
 def test_limits_must_be_possible():
     with pytest.raises(SemmixError, match="max_images must be positive"):
         Limits(max_images=0)
+    with pytest.raises(SemmixError, match="max_body_mib must be positive and finite: inf"):
+        Limits(max_body_mib=math.inf)
 
 
 def test_stopping_finishes_what_has_arrived(run, large):

@@ -194,3 +194,9 @@ def test_answering_always_because_questions_are_dear_is_not(capsys, tmp_path):
     said = choose(capsys, tmp_path, 0, "1", "5")
     assert "answering always is cheapest" in said
     assert "is safer" not in said
+
+
+def test_what_was_chosen_is_not_called_safer_than_itself(capsys, tmp_path):
+    said = choose(capsys, tmp_path, 20, "2", "1")
+    assert "= 0.5000: the closer" in said
+    assert "too few to choose by; more validation images are better" in said

@@ -142,11 +142,12 @@ def test_mixed_modes_and_rotation_become_one_shape(photos):
 
 def test_the_same_image_in_two_classes_is_named(photos):
     shutil.copy(photos / "cat" / "003.png", photos / "dog" / "stray.png")
+    shutil.copy(photos / "cat" / "003.png", photos / "cat" / "004.png")
     Image.open(photos / "cat" / "007.png").save(photos / "cat" / "again.jpg", quality=90)
     ready, words = prepared(photos)
-    assert ready.findings["in_two_classes"] == [["cat/003.png", "dog/stray.png"]]
+    assert ready.findings["in_two_classes"] == [["cat/003.png", "dog/stray.png", "cat/004.png"]]
     assert "same image in two classes, mend these labels: cat/003.png = dog/stray.png" in words
-    assert "2 images are copies of others, exactly or nearly" in words
+    assert "3 images are copies of others, exactly or nearly" in words
     assert "copies stay on one side of the split" in words
 
 
@@ -159,7 +160,8 @@ def test_copies_across_a_persons_own_parts_are_named(photos):
                 (photos / name / f"{k:03d}.png").rename(folder / f"{k:03d}.png")
     for name in ("cat", "dog"):
         (photos / name).rmdir()
-    shutil.copy(photos / "train" / "cat" / "001.png", photos / "test" / "cat" / "seen.png")
+    for copy in ("train/cat/002.png", "test/cat/seen.png"):
+        shutil.copy(photos / "train" / "cat" / "001.png", photos / copy)
     ready, words = prepared(photos)
     assert [len(split) for split in ready.dataset.splits.values()] == [36, 12, 13]
     assert "in several of your own parts" in words
@@ -173,6 +175,14 @@ def test_long_and_foreign_names_stay_readable(photos):
     _, words = prepared(photos)
     assert "Füchse 🦊 30" in words
     assert max(map(len, words.splitlines())) < 200 + len(long)
+
+
+def test_a_folder_whose_name_is_no_text_is_read_and_kept(photos):
+    odd = photos.rename(os.fsdecode(os.fsencode(photos) + b"\xe9"))
+    ready, _ = prepared(odd)
+    assert ready.dataset.name == "photos\\xe9"
+    again, _ = prepared(odd)
+    assert again.dataset.train.digest == ready.dataset.train.digest
 
 
 def test_links_that_loop_end(photos):

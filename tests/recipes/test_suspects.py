@@ -61,6 +61,12 @@ def test_copies_do_not_vouch_for_each_other(digits):
     assert sum(suspect.row >= 800 for suspect in found) == 5
 
 
+def test_images_that_all_look_alike_are_not_judged(digits):
+    opinion = second_opinion(digits, torch.zeros(800, dtype=torch.int64), 10)
+    assert opinion.suspects == []
+    assert opinion.may_mirror
+
+
 def test_many_images_are_sampled(digits, monkeypatch):
     monkeypatch.setattr("semmix.recipes.suspects.MAX_IMAGES", 300)
     labels = digits.labels.clone()

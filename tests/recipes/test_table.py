@@ -332,6 +332,14 @@ def test_another_run_of_the_same_name_is_not_overwritten(made, tmp_path, capsys)
         KeepConfig(runs=())
 
 
+def test_a_run_is_not_kept_in_place_of_itself(made, tmp_path):
+    run = shutil.copytree(sorted((made[0] / "runs").iterdir())[0], tmp_path / "run")
+    logits = (run / "logits-test.safetensors").read_bytes()
+    with pytest.raises(SemmixError, match="its own folder"):
+        keep_run(run, tmp_path)
+    assert (run / "logits-test.safetensors").read_bytes() == logits
+
+
 @pytest.mark.parametrize("name", ["logits-val.safetensors", "logits-test.safetensors"])
 def test_a_cut_off_file_is_named(made, tmp_path, capsys, name):
     results = shutil.copytree(made[1], tmp_path / "kept")
@@ -370,6 +378,15 @@ def test_a_run_under_a_wrong_name_is_refused(made, tmp_path):
     config = TableConfig(name="main", dataset="digits", budget="smoke", from_=tmp_path / "results")
     with pytest.raises(SemmixError, match="is no run of digits/small/CE"):
         make_table(config)
+
+
+def test_a_copy_put_aside_is_no_run(made, tmp_path):
+    shutil.copytree(made[1], tmp_path / "results")
+    (run,) = (tmp_path / "results").glob("*-ce-*-s0")
+    shutil.copytree(run, run.with_name(f"{run.name}.bak"))
+    cell = within(plan_table("main", "digits")[0], "smoke")
+    names = [path.name for path in finished_runs(cell, tmp_path / "results")]
+    assert names == [cell.run_name(0), cell.run_name(1)]
 
 
 def test_an_unfinished_run_is_not_kept_nor_shown(made, tmp_path):

@@ -8,7 +8,7 @@ only images that share one are compared. The thumbnails themselves decide.
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,15 @@ class Duplicates:
         order = torch.argsort(first, stable=True)
         _, counts = first[order].unique_consecutive(return_counts=True)
         return [rows.tolist() for rows in order.split(counts.tolist()) if len(rows) > 1]
+
+    def across(self, kinds: Sequence[str]) -> list[list[int]]:
+        """Return the sets of near copies of several kinds (classes, parts), two such rows first."""
+        found = []
+        for first, *others in self.sets(self.near):
+            if strange := [row for row in others if kinds[row] != kinds[first]]:
+                others.remove(strange[0])
+                found.append([first, strange[0], *others])
+        return found
 
 
 def find_duplicates(split: Split) -> Duplicates:

@@ -101,17 +101,12 @@ def divide(
 
 def across_parts(found: Gathered, duplicates: Duplicates) -> list[list[int]]:
     """Return the sets of near copies that lie in more than one of the folder's own parts."""
-    return [
-        rows
-        for rows in duplicates.sets(duplicates.near)
-        if len({found.files[row].part for row in rows}) > 1
-    ]
+    return duplicates.across([file.part for file in found.files])
 
 
 def _copied_across_parts(found: Gathered, duplicates: Duplicates) -> Iterator[Problem]:
     for rows in across_parts(found, duplicates):
-        first, *others = (found.files[row] for row in rows)
-        copy = next(file for file in others if file.part != first.part)
+        first, copy = (found.files[row] for row in rows[:2])
         detail = f"in {first.part}, its copy {copy.name} in {copy.part}"
         yield Problem(first.name, "copied across parts", detail)
 
@@ -130,7 +125,8 @@ def _check_splits(dataset: Dataset) -> None:
             raise SemmixError(
                 f"no images are left for the {name} split",
                 f"{sum(map(len, dataset.splits.values()))} images",
-                "add images, or divide them into train, val and test folders yourself",
+                "add images (copies of one count as one), or divide them into train, val and test "
+                "folders yourself",
             )
     counts = dataset.train.class_counts(dataset.num_classes)
     missing = [name for name, n in zip(dataset.class_names, counts, strict=True) if n == 0]

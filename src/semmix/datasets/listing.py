@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semmix._errors import SemmixError
+from semmix._files import printable
 from semmix.datasets.folder_report import FolderReport, Problem
 from semmix.datasets.images import SUFFIXES
 from semmix.datasets.table import PART_NAMES, TABLE_SUFFIXES, read_table
@@ -40,7 +41,7 @@ def looks_like_path(name: str | Path) -> bool:
 def name_of(path: Path) -> str:
     """Return what the images of a folder or a table are called."""
     path = path.resolve()
-    return path.name if path.is_dir() else path.stem
+    return printable(path.name if path.is_dir() else path.stem)
 
 
 def list_images(report: FolderReport) -> list[ImageFile]:
@@ -51,11 +52,6 @@ def list_images(report: FolderReport) -> list[ImageFile]:
         fix = "check the path; a folder of class folders, or a .csv or .jsonl file, is wanted"
         raise SemmixError("no such folder", report.folder, fix)
     return list(_found_in_folder(report))
-
-
-def printable(path: Path | str) -> str:
-    """Return the path as valid text, even where its bytes are not."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _listed_in_table(table: Path) -> list[ImageFile]:

@@ -90,12 +90,16 @@ def _csv_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
 def _csv_rows(table: Path, text: str) -> list[tuple[int, list[str]]]:
     """Return the rows that hold something, each with the line where it ends."""
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    # Unless strict, a quotation mark that is not closed takes the rest of the file for a label.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[tuple[int, list[str]]] = []
     try:
-        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+        for row in reader:
+            rows.append((reader.line_num, row))
     except csv.Error as error:
-        fix = "close every quotation mark"
-        raise SemmixError(f"{table} line {reader.line_num} is not CSV", error, fix) from error
+        start, fix = (rows[-1][0] if rows else 0) + 1, "close every quotation mark"
+        raise SemmixError(f"{table} line {start} is not CSV", error, fix) from error
+    return [(line, row) for line, row in rows if any(cell.strip() for cell in row)]
 
 
 def _is_image_name(cell: str) -> bool:
@@ -120,9 +124,8 @@ def _find_columns(table: Path, first: dict[str, str]) -> dict[str, str | None]:
 def _row(
     table: Path, line: int, record: dict[str, str], columns: dict[str, str | None]
 ) -> TableRow:
-    path, label, part = (
-        record.get(columns[meaning] or "", "") for meaning in ("path", "label", "split")
-    )
+    names = (columns[meaning] for meaning in ("path", "label", "split"))
+    path, label, part = ("" if name is None else record.get(name, "") for name in names)
     if not path or not label:
         fix = "every row needs a path and a label"
         raise SemmixError(f"{table} line {line} is incomplete", record, fix)

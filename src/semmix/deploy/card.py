@@ -13,6 +13,7 @@ from semmix.report.charts import Series
 from semmix.report.figures import reliability_figure
 from semmix.report.tables import METRICS, Metric
 
+CARD = "README.md"
 DIAGRAM = "reliability.png"
 SHARE = Metric("coverage", "coverage", digits=1)
 
@@ -47,7 +48,7 @@ def write_card(facts: dict[str, Any], run: Run, out: Path) -> None:
     """Write README.md and the reliability diagram beside it."""
     series = [Series("as trained", (run.before,)), Series("as shipped", (run.after,))]
     reliability_figure(series, out / DIAGRAM)
-    write_bytes(out / "README.md", ("\n".join(_lines(facts)) + "\n").encode())
+    write_bytes(out / CARD, ("\n".join(_lines(facts)) + "\n").encode())
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:

@@ -20,13 +20,15 @@ from semmix._progress import say
 from semmix.classifiers.foreign import is_foreign
 from semmix.classifiers.saved import (
     MANIFEST,
+    SAVED_PROGRAM,
+    WEIGHTS,
     copy_classifier,
     load_classifier,
     saved_image_shape,
     saved_name,
 )
 from semmix.deploy.calibrated import CalibratedNetwork
-from semmix.deploy.card import write_card
+from semmix.deploy.card import CARD, DIAGRAM, write_card
 from semmix.deploy.measured import measure_answers
 from semmix.deploy.model import KIND
 from semmix.deploy.programs import ONNX_OPSET, can_write_onnx, write_programs
@@ -34,6 +36,8 @@ from semmix.deploy.rules import learn_rules, temperature_is_fitted
 from semmix.report import Run, load_run
 
 SPLITS = ("train", "val", "test")
+FILES = (CARD, DIAGRAM, WEIGHTS, SAVED_PROGRAM, "model.pt2", "model.onnx")
+"""What a model folder holds beside its manifest."""
 
 
 def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path:
@@ -54,6 +58,7 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
     trained = load_run(run)
     network, weights = load_classifier(run)
     data = {split: trained.manifest["inputs"].get(split) for split in SPLITS}
+    _refuse_others(out, run)
     artifact = begin_artifact(out, MANIFEST, KIND, {"weights": weights, **data, "onnx": onnx})
     if artifact.finished:
         return out
@@ -82,6 +87,16 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
     artifact.finish(**facts)
     say(f"model in {out}: programs agree with PyTorch to {difference:.1g}")
     return out
+
+
+def _refuse_others(out: Path, run: Path) -> None:
+    """Raise the error for a folder of something else, of which files would be replaced."""
+    if (out / MANIFEST).exists() or out.resolve() == run.resolve():
+        return
+    there = [name for name in FILES if (out / name).exists()]
+    if there:
+        fix = "choose another --out: the model would replace them"
+        raise SemmixError(f"{out} holds files of something else", ", ".join(there), fix)
 
 
 def describe_training(run: Run) -> dict[str, Any]:

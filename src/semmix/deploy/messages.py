@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +33,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not value > 0:
-                raise SemmixError(f"{name} must be positive", value, "choose a larger value")
+            if not 0 < value < math.inf:
+                fix = "choose a number above 0; there is no unlimited"
+                raise SemmixError(f"{name} must be positive and finite", value, fix)
 
     @property
     def max_body(self) -> int:

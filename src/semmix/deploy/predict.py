@@ -18,10 +18,9 @@ from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix._errors import SemmixError
-from semmix._files import whole_file
+from semmix._files import printable, whole_file
 from semmix._progress import harmless, progress, say
 from semmix.datasets.images import BadImageError
-from semmix.datasets.listing import printable
 from semmix.deploy.images import list_images, read_image
 from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
 
@@ -165,7 +164,7 @@ def _table(class_names: Sequence[str]) -> Write:
     def write(row: Row) -> None:
         name = harmless(row["file"])
         name = name if len(name) <= FILE_WIDTH else f"…{name[1 - FILE_WIDTH :]}"
-        say(f"{name:{FILE_WIDTH}}  {_line(row, width)}".rstrip())
+        say(f"{name:{FILE_WIDTH}}  {harmless(_line(row, width))}".rstrip())
 
     return write
 

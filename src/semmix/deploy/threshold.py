@@ -189,7 +189,7 @@ def _show(value: Estimate, scale: float) -> str:
 
 def _words(policies: list[Policy], costs: Costs, val: TopLabel, show: Show) -> Iterator[str]:
     chosen, honest, always, _ = policies
-    safer = show(max(chosen.threshold, honest.threshold))
+    safer = f"{show(honest.threshold)} is safer, " if honest.threshold > chosen.threshold else ""
     num_val = len(val.confidence)
     yield f"Chosen on {num_val:,} validation images; brackets are 95 % bootstrap intervals on test."
     if math.isinf(chosen.threshold):
@@ -230,7 +230,7 @@ def _doubt(val: TopLabel, threshold: float, safer: str) -> Iterator[str]:
         few = f"only {num_wrong}" if num_wrong else "none"
         yield (
             f"warning: {few} of the validation answers from there on were wrong, too few to choose "
-            f"by; {safer} is safer, more validation images better"
+            f"by; {safer}more validation images are better"
         )
 
 

@@ -18,7 +18,7 @@ from semmix.datasets.listing import name_of
 from semmix.methods import method_class
 from semmix.recipes.fit import FitConfig
 from semmix.recipes.planning import Facts, Plan, candidates, choose_size, make_plan, time_given
-from semmix.recipes.prepare import Prepared, finding_lines, prepare, usual_side
+from semmix.recipes.prepare import IMAGES, Prepared, finding_lines, prepare, usual_side
 from semmix.recipes.speed import measure_speed
 from semmix.recipes.telling import tell
 from semmix.sampling.mix import MixConfig
@@ -89,7 +89,7 @@ def _refuse_inside(source: Path, out: Path) -> None:
 
     What lies in a hidden folder is no image to it.
     """
-    folder, place = source.resolve(), out.resolve()
+    folder, place = source.resolve(), (out / IMAGES).resolve()
     inside = source.is_dir() and place.is_relative_to(folder)
     if inside and not any(part.startswith(".") for part in place.relative_to(folder).parts):
         good = os.path.relpath(folder.parent / "runs" / name_of(source))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
-from semmix._files import digest
+from semmix._files import digest, printable
 from semmix._progress import harmless, say
 from semmix.datasets import Dataset, load_dataset
 from semmix.datasets.config import DatasetConfig
@@ -76,7 +76,7 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> Prepared:
     """
     source = Path(config.dataset)
     inputs = {
-        "source": str(source),
+        "source": printable(source),
         "files": _listing_digest(list_images(FolderReport(source))),
         "size": size,
         "protocol": config.protocol,
@@ -124,9 +124,7 @@ def describe(
         "exact_copies": _named(copies.sets(copies.exact), names),
         "near_copies": _named(near, names),
         "num_near_copies": sum(map(len, near)) - len(near),
-        "in_two_classes": _named(
-            [rows for rows in near if len({found.files[row].class_name for row in rows}) > 1], names
-        ),
+        "in_two_classes": _named(copies.across([file.class_name for file in found.files]), names),
         "across_parts": _named(across_parts(found, copies), names),
         "quick_check": {
             "num_images": opinion.num_images,

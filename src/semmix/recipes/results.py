@@ -64,6 +64,9 @@ def keep_run(run: str | Path, results: str | Path) -> Path:
     artifact = open_artifact(run, "config.json", "run")
     if not artifact.finished:
         raise SemmixError(f"{run} is not finished", "half done", "run its command again first")
+    if kept.resolve() == run.resolve():
+        fix = "choose another --out: it would replace the run's own logits"
+        raise SemmixError("a run cannot be kept in its own folder", run, fix)
     _refuse_other(kept, artifact.manifest)
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.glob("logits-*.safetensors")):
@@ -104,9 +107,13 @@ def metrics_from_logits(folder: str | Path) -> dict[str, Any]:
 
 
 def finished_runs(cell: Cell, folder: Path) -> list[Path]:
-    """Return the finished runs of a cell among the run folders in `folder`, by seed."""
-    pattern = cell.run_name(0).removesuffix("0") + "*"
-    trained = [path for path in folder.glob(pattern) if is_trained(cell, path)]
+    """Return the finished runs of a cell among the run folders in `folder`, by seed.
+
+    A copy that was put aside, such as `...-s0.bak`, is none of them.
+    """
+    start = cell.run_name(0).removesuffix("0")
+    runs = [p for p in folder.glob(f"{start}*") if p.name.removeprefix(start).isdecimal()]
+    trained = [path for path in runs if is_trained(cell, path)]
     return [path for path in sorted(trained, key=_seed) if has_extra(cell, path)]
 
 

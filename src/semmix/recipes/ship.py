@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from semmix._files import read_json
+from semmix._progress import harmless
 from semmix.calibration import TemperatureScaler, nll
 from semmix.classifiers.saved import load_classifier
 from semmix.deploy import can_write_onnx, export_model
@@ -50,8 +51,14 @@ def ship(run: Path, out: Path) -> Path:
     if (out / MANIFEST).exists():
         made_from = read_json(out / MANIFEST).get("inputs", {})
         if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run)[1], onnx):
-            shutil.rmtree(out)
+            _make_way(out)
     return export_model(run, out, onnx=onnx)
+
+
+def _make_way(model: Path) -> None:
+    """Remove what is in a model folder, last what tells that it is one."""
+    for path in sorted(model.iterdir(), key=lambda path: path.name == MANIFEST):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def closing_words(run: Path) -> list[str]:
@@ -96,9 +103,10 @@ def _hardly_better(answers: Predictions, class_names: Sequence[str]) -> list[str
     always = counts[frequent] / len(answers.labels)
     if accuracy - always > 2 * standard_error:
         return []
+    name = harmless(class_names[frequent])
     return [
-        f"always saying {class_names[frequent]} would be right on {percent(always)}: do not rely "
-        "on it, give it more images or more time"
+        f"always saying {name} would be right on {percent(always)}: do not rely on it, give it "
+        "more images or more time"
     ]
 
 
