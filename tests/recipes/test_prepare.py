@@ -168,6 +168,27 @@ def test_copies_across_a_persons_own_parts_are_named(photos):
     assert "train/cat/001.png = test/cat/seen.png" in words
 
 
+def test_test_images_do_not_decide_whether_images_are_mirrored(tmp_path):
+    """Classes differ by colour in training images, and by the brighter side in many test images."""
+
+    def save(part, name, k, pixels):
+        folder = tmp_path / "photos" / part / name
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{k:03d}.png")
+
+    for c, name in enumerate(("cat", "dog")):
+        for k in range(60):
+            pixels = np.array(picture(1000 * c + k)) // 2
+            if k < 20:
+                pixels[..., c] += 100
+                save("train", name, k, pixels)
+            else:
+                pixels[:, 12 * c : 12 * (c + 1)] += 100
+                save("test", name, k, pixels)
+    ready, _ = prepared(tmp_path / "photos")
+    assert ready.findings["quick_check"]["may_mirror"]
+
+
 def test_long_and_foreign_names_stay_readable(photos):
     (photos / "dog").rename(photos / "Füchse 🦊")
     long = "n" * 240 + ".png"
