@@ -35,7 +35,7 @@ def test_columns_and_delimiters_are_guessed(tmp_path, text):
 def test_json_lines_with_a_split(tmp_path):
     records = [
         {"file_name": "1.png", "label": 3, "split": "Training"},
-        {"file_name": "2.png", "label": 4, "split": "dev"},
+        {"file_name": "2.png", "label": "4 ", "split": " dev"},
         {"file_name": "3.png", "label": 4, "split": "test"},
     ]
     table = write(tmp_path, "\n".join(map(json.dumps, records)), "labels.jsonl")

@@ -483,6 +483,8 @@ def test_no_seeds_no_scale_and_no_results_are_no_table():
         TableConfig(name="main", seeds=0)
     with pytest.raises(SemmixError, match="no results here"):
         TableConfig(name="main", from_=Path("nowhere"))
+    with pytest.raises(SemmixError, match="nothing that could be kept"):
+        TableConfig(name="main", from_=RESULTS, keep=Path("kept"))
 
 
 def test_plan_runs_nothing_and_tells_the_cost(tmp_path, capsys):

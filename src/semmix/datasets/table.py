@@ -126,6 +126,7 @@ def _row(
 ) -> TableRow:
     names = (columns[meaning] for meaning in ("path", "label", "split"))
     path, label, part = ("" if name is None else record.get(name, "") for name in names)
+    label, part = label.strip(), part.strip()  # "cat " is no class of its own
     if not path or not label:
         fix = "every row needs a path and a label"
         raise SemmixError(f"{table} line {line} is incomplete", record, fix)

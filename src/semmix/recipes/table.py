@@ -82,6 +82,9 @@ class TableConfig:
         if self.from_ is not None and not self.from_.is_dir():
             fix = "name the folder that --keep filled"
             raise SemmixError("no results here", self.from_, fix)
+        if self.from_ is not None and self.keep is not None:
+            fix = "leave out --from to run what is missing, or --keep to show what is there"
+            raise SemmixError("--from runs nothing that could be kept", self.keep, fix)
 
     @property
     def csm_options(self) -> dict[str, Any]:
