@@ -75,7 +75,7 @@ class Step:
     def __init__(self, data: Dataset, source: MixedSource, config: TrainConfig):
         device = pick_device(config.device)
         torch.manual_seed(0)
-        rule = method(config.method, 10)
+        rule = method(config.method, 10, **config.method_options)
         network = to_device(build_network(config.classifier, data), device)
         index = torch.arange(config.batch_size, device=device)
         pixels, labels = data.train.images.to(device)[index], data.train.labels.to(device)
