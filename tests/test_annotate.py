@@ -35,7 +35,7 @@ from semmix.annotate.algebra import (
     temperature,
 )
 from semmix.annotate.features import embed_split
-from semmix.annotate.scale import doubt, softmax_curve
+from semmix.annotate.scale import doubt, doubt_ends, softmax_curve
 from semmix.classifiers import classifier
 from semmix.classifiers.saved import save_classifier
 from semmix.cli import run_command
@@ -295,6 +295,28 @@ def test_a_doubtful_scale_is_told_unless_the_user_chose_it(tmp_path, capsys):
     assert "a better encoder may do better" in capsys.readouterr().out
     annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "given", SCALES[0])
     assert "may do better" not in capsys.readouterr().out
+
+
+def test_ends_that_hardly_show_their_classes_are_told(tmp_path, capsys):
+    store, train = make_store(tmp_path / "mix"), make_split(1)  # all noise
+    annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 4.0)
+    means = [train.images[train.labels == c].flatten(1).double().mean(0) for c in range(3)]
+
+    def looks_like(image):
+        return int(np.argmin([(image.flatten().double() - mean).norm() for mean in means]))
+
+    right = [
+        looks_like(store.read_set(n)[member]) == c
+        for n in range(7)
+        for c, member in zip(store.pair(n), (7, 0), strict=True)
+    ]
+    seen = [
+        looks_like(image) == c for image, c in zip(train.images, train.labels.tolist(), strict=True)
+    ]
+    shares = f"recognised on {np.mean(right):.0%}, real images on {np.mean(seen):.0%}"
+    assert shares in capsys.readouterr().out
+    assert doubt_ends(0.86, 1.0) is None
+    assert doubt_ends(0.84, 1.0)
 
 
 @pytest.mark.parametrize("lams", [(0.2, 0.5, 0.8), (0.0, 0.5), (0.5, 1.0)])

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from semmix.datasets import load_dataset
-from semmix.recipes.ship import best_run, closing_words, ship, worth
+from semmix.recipes.ship import best_run, closing_words, is_clear, ship, worth
 from semmix.report.runs import Predictions
 from semmix.training.classifier import TrainConfig, train_classifier
 
@@ -39,7 +39,25 @@ def test_the_better_method_wins_and_within_it_the_better_seed(make_run):
     """Not the single best run: its method may have been lucky once."""
     lucky = [make_run("ce", 0, 3.0), make_run("ce", 1, 0.5)]
     steady = [make_run("csm", 2, 2.5), make_run("csm", 3, 2.9)]
-    assert best_run([*lucky, *steady]) == steady[1]
+    run, why = best_run([*lucky, *steady])
+    assert run == steady[1]
+    assert why == "the best on the validation images"
+
+
+def test_the_plain_method_stays_unless_another_is_better_beyond_chance(make_run):
+    """Of two that hardly differ, the one that is named first; the other may be luck, or harm."""
+    plain, lucky, better = (
+        make_run("ce", 2, 2.0),
+        make_run("csm", 4, 2.0),
+        make_run("mixup", 5, 3.0),
+    )
+    no_other = "on the validation images no other is better beyond chance"
+    assert best_run([plain, lucky]) == (plain, no_other)
+    assert best_run([lucky, plain]) == (lucky, "the best on the validation images")
+    assert best_run([plain, lucky, better])[0] == better
+    gains = np.array([0.3, -0.1, 0.2, 0.0])
+    assert is_clear(gains)
+    assert not is_clear(gains - 0.05)
 
 
 def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
@@ -56,8 +74,8 @@ def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
 
 def test_a_temperature_that_could_not_be_fitted_is_not_claimed(make_run):
     unfitted = "no validation image was wrong: the temperature could not be fitted"
-    assert not any(unfitted in line for line in closing_words(make_run("ce", 0, 1.0)))
-    assert any(unfitted in line for line in closing_words(make_run("ce", 1, 9.0)))
+    assert not any(unfitted in line for line in closing_words(make_run("ce", 0, 1.0), ""))
+    assert any(unfitted in line for line in closing_words(make_run("ce", 1, 9.0), ""))
 
 
 def answers(accuracy, confidence, num=400, num_classes=2):

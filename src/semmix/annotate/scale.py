@@ -18,6 +18,8 @@ SCALES = tuple(np.geomspace(0.5, 64, 141).tolist())
 """Candidates for the scale: 3.5 % from step to step around the values anybody would use."""
 UNSURE = 0.6
 """About how sure the softest of them leaves a clear end of its class."""
+POOR = 0.85
+"""Ends that are recognised so much more rarely than real images hardly show their classes."""
 
 
 def scale_curve(lambda_e: Tensor, accuracy: float) -> Tensor:
@@ -53,6 +55,17 @@ def doubt(scale: float, accuracy: float) -> str | None:
             "longer may do better"
         )
     return f"s = {scale:g} is the last of the scales tried: {why} (or give a scale)"
+
+
+def doubt_ends(recognised: float, accuracy: float) -> str | None:
+    """Return what to tell a person of pure ends recognised so rarely, real images so often."""
+    if recognised >= POOR * accuracy:
+        return None
+    return (
+        f"pure ends of sets are recognised on {recognised:.0%}, real images on {accuracy:.0%}: "
+        "ends hardly show their classes, so a classifier may learn nothing good from these sets; "
+        "a generator that is trained longer may do better"
+    )
 
 
 def softmax_curve(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from semmix.annotate.algebra import (
 )
 from semmix.annotate.annotation import MANIFEST, TENSORS, Annotation, annotation_digest
 from semmix.annotate.features import embed_split, embed_with
-from semmix.annotate.scale import choose_scale, doubt, scale_curve, softmax_curve
+from semmix.annotate.scale import choose_scale, doubt, doubt_ends, scale_curve, softmax_curve
 from semmix.datasets import Split
 from semmix.encoders import Encoder
 from semmix.mixsets import MixSets
@@ -108,10 +108,14 @@ def _check_data(store: MixSets, train: Split, val: Split) -> None:
 
 def _check_ends(store: MixSets) -> None:
     """Refuse to choose a scale by ends that were never asked to be pure."""
-    lams = store.plan.set_lams(0)
-    if (lams[0], lams[-1]) != (0, 1):
-        fix = "give a scale, or make sets whose lams go from 0 to 1"
+    if not _has_pure_ends(store):
+        fix, lams = "give a scale, or make sets whose lams go from 0 to 1", store.plan.set_lams(0)
         raise SemmixError("sets without pure ends cannot choose the scale", lams, fix)
+
+
+def _has_pure_ends(store: MixSets) -> bool:
+    lams = store.plan.set_lams(0)
+    return (lams[0], lams[-1]) == (0, 1)
 
 
 def _is_done(artifact: Artifact) -> bool:
@@ -179,7 +183,10 @@ def _finish(
         "prototype_accuracy": accuracy,
     }
     chosen_by = "auto" if scale is None else "user"
-    if scale is None and (words := doubt(chosen["scale"], accuracy)):
+    words = doubt(chosen["scale"], accuracy) if scale is None else None
+    if words is None and _has_pure_ends(store):
+        words = doubt_ends(_recognised_ends(store, tensors["similarity"], prototypes), accuracy)
+    if words:
         say(words)
     # Beside the inputs, which name annotations from before it was recorded.
     encoder_trained_on = getattr(encoder, "trained_on", None)
@@ -189,6 +196,12 @@ def _finish(
         encoder_trained_on=encoder_trained_on,
         digest=annotation_digest(artifact.manifest["inputs"], chosen, tensors),
     )
+
+
+def _recognised_ends(store: MixSets, products: Tensor, prototypes: Tensor) -> float:
+    """Return how often the nearest prototype to an end is that of its class."""
+    nearest = nearest_class(products[:, [-1, 0]], prototypes)  # [sets, 2]
+    return float((nearest == store.pairs()).double().mean())
 
 
 def _part(folder: Path, k: int) -> Path:

@@ -115,9 +115,9 @@ def fit(config: FitConfig) -> Path:
         baseline=config.methods[0],
     )
     say(render_text(aggregate(runs, baseline=config.methods[0])))
-    best = best_run(runs)
+    best, why = best_run(runs)
     model = ship(best, config.out / "model")
-    tell("what came of it:", closing_words(best))
+    tell("what came of it:", closing_words(best, why))
     say(f"report: {report}")
     say(f"use it: {predict_command(model)}")
     return report

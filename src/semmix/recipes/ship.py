@@ -11,7 +11,8 @@ import numpy as np
 
 from semmix._files import read_json
 from semmix._progress import harmless
-from semmix.calibration import TemperatureScaler, nll
+from semmix.calibration import TemperatureScaler
+from semmix.calibration.metrics import log_losses
 from semmix.classifiers.saved import load_classifier
 from semmix.deploy import can_write_onnx, export_model
 from semmix.deploy.model import MANIFEST
@@ -23,23 +24,34 @@ from semmix.report.tables import METHOD_NAMES, percent
 SURE, UNSURE = 0.9, 0.6
 
 
-def best_run(runs: Sequence[Path]) -> Path:
-    """Return the run to ship: of the method that fits validation images best, the best seed.
+def best_run(runs: Sequence[Path]) -> tuple[Path, str]:
+    """Return the run to ship, and why: of the method that fits validation images best, the best.
 
-    Fit is the NLL after temperature scaling; the test images have no say, so they stay a test.
+    Fit is the NLL after temperature scaling; the test images have no say, so they stay a test. The
+    first run's method, the plain one, gives way only to one that fits better beyond chance: what
+    cannot be shown to help may do harm.
     """
-    by_method: dict[str, dict[Path, float]] = defaultdict(dict)
+    by_method: dict[str, dict[Path, np.ndarray]] = defaultdict(dict)
     for run in runs:
         method = read_json(run / "config.json")["inputs"]["config"]["method"]
-        by_method[method][run] = validation_loss(run)
-    losses = min(by_method.values(), key=lambda losses: np.mean(list(losses.values())))
-    return min(losses, key=losses.__getitem__)
+        by_method[method][run] = validation_losses(run)
+    losses = {name: np.mean(list(found.values()), axis=0) for name, found in by_method.items()}
+    plain, best = next(iter(losses)), min(losses, key=lambda name: losses[name].mean())
+    why = "the best on the validation images"
+    if best != plain and not is_clear(losses[plain] - losses[best]):
+        best, why = plain, "on the validation images no other is better beyond chance"
+    return min(by_method[best], key=lambda run: by_method[best][run].mean()), why
 
 
-def validation_loss(run: Path) -> float:
-    """Return a run's NLL on validation images after the temperature fitted to them."""
+def validation_losses(run: Path) -> np.ndarray:
+    """Return a run's NLL of each validation image after the temperature fitted to them."""
     logits, labels = validation_answers(run)
-    return float(nll(TemperatureScaler().fit_transform(logits, labels), labels))
+    return log_losses(TemperatureScaler().fit_transform(logits, labels), labels)
+
+
+def is_clear(gains: np.ndarray) -> bool:
+    """Return whether the mean gain of images is more than its standard error."""
+    return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
 
 
 def ship(run: Path, out: Path) -> Path:
@@ -61,12 +73,12 @@ def _make_way(model: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def closing_words(run: Path) -> list[str]:
-    """Return what the shipped model's confidence is worth on the test images."""
+def closing_words(run: Path, why: str) -> list[str]:
+    """Return why this model is shipped, and what its confidence is worth on the test images."""
     trained = load_run(run)
     method = METHOD_NAMES.get(trained.settings["method"], trained.settings["method"])
     return [
-        f"the model is {method}, seed {trained.seed}: the best on the validation images",
+        f"the model is {method}, seed {trained.seed}: {why}",
         *_unfitted(run),
         *worth(trained.after, trained.manifest["class_names"]),
     ]
