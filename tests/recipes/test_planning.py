@@ -59,6 +59,15 @@ def test_more_time_is_used():
     assert (short.train["classifier"], long.train["classifier"]) == ("small", "resnet32")
 
 
+@pytest.mark.parametrize(("size", "num_sets"), [(32, 25_000), (128, 5_461)])
+def test_a_fast_device_draws_as_many_sets_as_help_and_fit(size, num_sets):
+    fast = Speed(classifiers={"resnet18": 1e-5}, generator=1e-5, drawing=1e-6)
+    plan = make_plan(facts(counts=[22_500] * 2, size=size, on_gpu=True), fast, "good", None)
+    assert plan.sets_per_pair == num_sets
+    few = make_plan(facts(counts=[500] * 2, size=size, on_gpu=True), fast, "good", None)
+    assert few.sets_per_pair == 1000
+
+
 def test_the_quality_names_a_time():
     assert "about 30 min" in make_plan(facts(), SLOW, "good", None).words[0]
     assert "about 3.0 hours" in make_plan(facts(), SLOW, "best", None).words[0]

@@ -54,7 +54,10 @@ TIMES = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720)
 GOOD_EPOCHS, GOOD_STEPS, MIN_EPOCHS = 30, 1000, 5
 """A classifier is trained for so long at least, if that is possible at all."""
 MEMBERS = 8
-MAX_SETS = 5_000
+MAX_SETS = 25_000
+"""200,000 images: on CIFAR-10 fewer calibrated worse (docs/results.md)."""
+MAX_BYTES = 2 * 2**30
+"""What the pixels of all sets may take, as training holds them in memory."""
 ALL_PAIRS = 20
 """Up to so many classes, all pairs are mixed."""
 MAX_PARTNERS = 8
@@ -277,7 +280,8 @@ def _generator_batch(facts: Facts, seen: float) -> int:
 
 def _num_sets(facts: Facts, affordable: float) -> int:
     """Return how many sets to draw: about one for each image, and two for each class at least."""
-    wanted = min(max(facts.num_train, 300), MAX_SETS)
+    fitting = MAX_BYTES // (MEMBERS * 3 * facts.size**2)
+    wanted = min(max(facts.num_train, 300), MAX_SETS, fitting)
     return max(2 * facts.num_classes, min(int(affordable), wanted))
 
 
