@@ -60,6 +60,16 @@ def test_the_plain_method_stays_unless_another_is_better_beyond_chance(make_run)
     assert not is_clear(gains - 0.05)
 
 
+def test_one_that_is_clearly_better_is_shipped_though_luck_had_another_ahead(make_run):
+    plain, lucky, steady = (
+        make_run("ce", 2, 2.0),
+        make_run("csm", 4, 2.05),
+        make_run("mixup", 2, 2.02),  # the same answers, each a little better
+    )
+    no_other = "on the validation images no other is better beyond chance"
+    assert best_run([plain, lucky, steady]) == (steady, no_other)
+
+
 def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
     data = load_dataset("digits", train_size=50)
     config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=50, pad=0)
@@ -68,6 +78,7 @@ def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
         monkeypatch.setattr("semmix.recipes.ship.can_write_onnx", lambda onnx=onnx: onnx)
         model = ship(run, tmp_path / "model")
         assert (model / "model.onnx").exists() == onnx
+        (model / "link").symlink_to(run)  # no part of it, and goes like the rest
     made = (model / "model.json").stat().st_mtime_ns
     assert (ship(run, model) / "model.json").stat().st_mtime_ns == made
 

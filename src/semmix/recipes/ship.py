@@ -36,10 +36,11 @@ def best_run(runs: Sequence[Path]) -> tuple[Path, str]:
         method = read_json(run / "config.json")["inputs"]["config"]["method"]
         by_method[method][run] = validation_losses(run)
     losses = {name: np.mean(list(found.values()), axis=0) for name, found in by_method.items()}
-    plain, best = next(iter(losses)), min(losses, key=lambda name: losses[name].mean())
-    why = "the best on the validation images"
-    if best != plain and not is_clear(losses[plain] - losses[best]):
-        best, why = plain, "on the validation images no other is better beyond chance"
+    plain, ranked = next(iter(losses)), sorted(losses, key=lambda name: losses[name].mean())
+    clear = (name for name in ranked if is_clear(losses[plain] - losses[name]))
+    best, why = next(clear, plain), "the best on the validation images"
+    if best != ranked[0]:
+        why = "on the validation images no other is better beyond chance"
     return min(by_method[best], key=lambda run: by_method[best][run].mean()), why
 
 
@@ -70,7 +71,7 @@ def ship(run: Path, out: Path) -> Path:
 def _make_way(model: Path) -> None:
     """Remove what is in a model folder, last what tells that it is one."""
     for path in sorted(model.iterdir(), key=lambda path: path.name == MANIFEST):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def closing_words(run: Path, why: str) -> list[str]:
