@@ -24,6 +24,7 @@ def write(tmp_path, text, name="labels.csv"):
         "id\tfilename\tcategory\n7\ta/1.png\tcat\n8\tb/2.jpg\tdog\n",
         ",path,label\n0,a/1.png,cat\n1,b/2.jpg,dog\n",  # as pandas numbers its rows
         "a/1.png,cat\n\nb/2.jpg, dog\n",
+        '"path"    ,"label"\n"a/1.png" ,"cat" \r\n"b/2.jpg" ,"dog" ',  # aligned by hand
         "cat,a/1.png\ndog,b/2.jpg\n",
     ],
 )

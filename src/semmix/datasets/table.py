@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,14 +91,17 @@ def _csv_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
 def _csv_rows(table: Path, text: str) -> list[tuple[int, list[str]]]:
     """Return the rows that hold something, each with the line where it ends."""
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    # Unless strict, a quotation mark that is not closed takes the rest of the file for a label.
+    # Unless strict, a quotation mark that is not closed takes the rest of the file for a label;
+    # but blanks behind one that closes, as in aligned columns, are no mistake.
+    text = re.sub(rf'(?<!")" +(?=[{delimiter}\r\n]|$)', '"', text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[tuple[int, list[str]]] = []
     try:
         for row in reader:
             rows.append((reader.line_num, row))
     except csv.Error as error:
-        start, fix = (rows[-1][0] if rows else 0) + 1, "close every quotation mark"
+        start = (rows[-1][0] if rows else 0) + 1
+        fix = "close every quotation mark, and double those inside of a label"
         raise SemmixError(f"{table} line {start} is not CSV", error, fix) from error
     return [(line, row) for line, row in rows if any(cell.strip() for cell in row)]
 
