@@ -451,7 +451,10 @@ def _run_length(config, out: Path, train_step, device, rank: int, world_size: in
 
 
 def speed_test(train_step, at_most: float, device: torch.device, world_size: int = 1) -> float:
-    """Return the seconds a step takes: the mean of as many as fit `at_most`, of one at least."""
+    """Return the seconds a step takes: the mean of as many as fit `at_most`, of one at least.
+
+    A GPU has them all: its steps are short, but the second may still compile something.
+    """
 
     def timed(num_steps: int) -> float:
         _wait_for_device(device)
@@ -463,7 +466,8 @@ def speed_test(train_step, at_most: float, device: torch.device, world_size: int
 
     timed(1)  # the first sets up what the others find ready
     seconds = timed(1)
-    num_steps = from_first(min(int(at_most / seconds), NUM_TIMED_STEPS), world_size)
+    num_steps = NUM_TIMED_STEPS if device.type == "cuda" else int(at_most / max(seconds, 1e-9))
+    num_steps = from_first(min(num_steps, NUM_TIMED_STEPS), world_size)
     if num_steps > 1:
         timed(num_steps)  # warms up
         seconds = timed(num_steps)
