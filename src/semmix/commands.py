@@ -238,6 +238,8 @@ class Annotate:
 
 def annotate_command(command: Annotate) -> None:
     """Annotate the shards that are not yet."""
+    if command.judge and not command.report:
+        raise SemmixError("a judge is asked for the report alone", command.judge, "add --report")
     data = command.data.load()
     device = pick_device(command.device)
     encoder = load_encoder(command.encoder, device)
