@@ -360,6 +360,15 @@ def test_one_class_is_no_training(tmp_path, toy_data):
         train_classifier(lone, SMALL, tmp_path / "run")
 
 
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_empty_splits_are_refused_before_the_folder_is_claimed(tmp_path, toy_data, split):
+    """Of the test split this would be noticed after the last epoch."""
+    empty = toy_data.test.select(toy_data.test.labels[:0])
+    with pytest.raises(SemmixError, match=f"measured on its {split} split: no images"):
+        train_classifier(replace(toy_data, **{split: empty}), SMALL, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_oblong_images_are_refused_before_the_folder_is_claimed(tmp_path, toy_data):
     splits = {
         name: Split(split.images[..., :6], split.labels) for name, split in toy_data.splits.items()

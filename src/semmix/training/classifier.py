@@ -43,6 +43,7 @@ from semmix.training.checkpoint import (
     save_checkpoint,
 )
 from semmix.training.checks import (
+    check_held_out,
     check_not_negative,
     check_positive,
     check_share,
@@ -191,6 +192,7 @@ def _train(
 ) -> Path:
     device = pick_device(config.device)
     check_two_classes(data.train.labels, "classifier")
+    check_held_out(val=len(data.val), test=len(data.test))
     check_square(data.image_shape)
     batch_size = min(config.batch_size, len(data.train))
     rank, world_size = join_processes(device, batch_size)
