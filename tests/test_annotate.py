@@ -447,6 +447,12 @@ def test_a_judge_of_other_images_is_refused_before_the_work(tmp_path):
     assert not (tmp_path / "notes").exists()
 
 
+def test_a_judge_without_a_report_is_refused(tmp_path):
+    with pytest.raises(SemmixError, match=r"for the report alone: run(.|\n)*--report"):
+        run_command("annotate", ["digits", "--judge", "run", "--out", str(tmp_path / "notes")])
+    assert not (tmp_path / "notes").exists()
+
+
 def test_annotation_of_other_sets_is_refused(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
     annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")

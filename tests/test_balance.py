@@ -185,7 +185,7 @@ def test_verdicts():
 def test_a_users_own_loss_by_import_path(tmp_path, monkeypatch, capsys):
     (tmp_path / "their_losses.py").write_text("def fourth(p, q):\n    return ((p - q) ** 4).sum()")
     monkeypatch.syspath_prepend(tmp_path)
-    run_balance(BalanceConfig(loss="their_losses:fourth", num_deltas=2, figure=None))
+    run_balance(BalanceConfig(loss="their_losses:fourth", num_deltas=3, figure=None))
     assert "balanced" in capsys.readouterr().out
     sys.modules.pop("their_losses")
 
@@ -226,5 +226,8 @@ def test_user_mistakes():
         load_loss("fokal")
     with pytest.raises(SemmixError, match=r"package\.module:function"):
         load_loss("semmix.balance:missing")
-    with pytest.raises(SemmixError, match="num_deltas"):
-        BalanceConfig(num_deltas=1)
+    for num_deltas in (1, 2):  # of two, both ends, ce would be called balanced
+        with pytest.raises(SemmixError, match="num_deltas"):
+            BalanceConfig(loss="ce", num_deltas=num_deltas)
+    with pytest.raises(SemmixError, match="gamma belongs to focal: gamma=4, loss=ce"):
+        BalanceConfig(loss="ce", gamma=4)

@@ -184,12 +184,16 @@ def test_a_second_process_is_refused_while_one_works(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")
-def test_the_dead_work_nowhere(tmp_path):
+def test_the_dead_work_nowhere_and_leave_nothing(tmp_path):
+    """A checkpoint that a killed process was writing must not stay for ever."""
     artifact = begin_artifact(tmp_path, "m.json", "thing", {})
+    (tmp_path / ".hidden").write_text("the user's own")
     code = (
         "import pathlib, sys, time\n"
         "from semmix._artifact import open_artifact, working_alone\n"
-        "with working_alone(open_artifact(pathlib.Path(sys.argv[1]), 'm.json', 'thing')):\n"
+        "from semmix._files import whole_file\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "with working_alone(open_artifact(folder, 'm.json', 'thing')), whole_file(folder / 'a'):\n"
         "    print('works', flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -199,9 +203,10 @@ def test_the_dead_work_nowhere(tmp_path):
         with pytest.raises(SemmixError, match="another process works"), working_alone(artifact):
             pass
         process.kill()
+    assert len(list(tmp_path.glob(".a.*"))) == 1
     with working_alone(artifact):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "m.json"]
 
 
 def test_work_that_another_has_just_finished_is_not_done_again(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import weakref
 
 import pytest
 import torch
@@ -43,6 +44,21 @@ def test_what_is_written_is_read(tmp_path):
     assert store.pairs().tolist()[3] == [0, 1]
     assert store.lam_requested().shape == (7, 8)
     assert store.verify() == []
+
+
+def test_all_images_are_in_memory_once(tmp_path, monkeypatch):
+    """No shard is held while the next is read."""
+    store, read_shard, shards = filled(tmp_path), MixSets.read_shard, []
+
+    def watched(self, k):
+        assert all(shard() is None for shard in shards)
+        images = read_shard(self, k)
+        shards.append(weakref.ref(images))
+        return images
+
+    monkeypatch.setattr(MixSets, "read_shard", watched)
+    store.read_all()
+    assert len(shards) == 3
 
 
 def test_bytes_do_not_depend_on_the_order(tmp_path):

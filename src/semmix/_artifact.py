@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from semmix._errors import SemmixError
-from semmix._files import read_json, write_json
+from semmix._files import read_json, remove_leftovers, write_json
 
 FORMAT = 1
 LOCK = ".lock"
@@ -69,8 +69,8 @@ def begin_artifact(
 def working_alone(artifact: Artifact) -> Iterator[None]:
     """Refuse a second process in the folder of an unfinished artifact, until the work ends.
 
-    The system takes the lock from a process that dies. Where there are no locks, nothing is
-    refused.
+    The system takes the lock from a process that dies; the files it was writing are removed. Where
+    there are no locks, nothing is refused.
     """
     lock = artifact.folder / LOCK
     descriptor = _take(lock, TRIES)
@@ -81,6 +81,7 @@ def working_alone(artifact: Artifact) -> Iterator[None]:
         if open_artifact(artifact.folder, artifact.name, artifact.manifest["kind"]).finished:
             fix = "run the same command again: it finds the work done"
             raise SemmixError("another process has just finished this", artifact.folder, fix)
+        remove_leftovers(artifact.folder)
         yield
     finally:
         lock.unlink(missing_ok=True)

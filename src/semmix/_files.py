@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,13 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed half way left in a folder where nobody writes now."""
+    for path in folder.glob(".*"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name) and path.is_file():
+            remove_file(path)
+
+
 def remove_file(path: Path) -> None:
     """Remove `path` if it is there."""
     try:
@@ -53,7 +61,7 @@ def _cannot_write(path: Path, error: OSError) -> SemmixError:
 
 def _new_file(path: Path) -> Path:
     """Return an empty file beside `path`; it is as private as the user's umask says."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # see remove_leftovers
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return temporary
 

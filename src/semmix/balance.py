@@ -351,8 +351,12 @@ class BalanceConfig:
     """File of the figure, with ce, focal and l2 beside the loss asked for."""
 
     def __post_init__(self):
-        if self.num_deltas < 2:
-            raise SemmixError("a table needs both ends", self.num_deltas, "use num_deltas >= 2")
+        if self.num_deltas < 3:  # at both ends every loss like ce is balanced
+            fix = "use num_deltas >= 3"
+            raise SemmixError("a table needs both ends and what is between", self.num_deltas, fix)
+        if self.loss != "focal" and self.gamma != BalanceConfig.gamma:
+            seen = f"gamma={self.gamma:g}, loss={self.loss}"
+            raise SemmixError("gamma belongs to focal", seen, "leave it out, or ask of focal")
         if self.figure and self.figure.suffix.lower() not in FIGURES:
             fix = f"end its name in {', '.join(FIGURES)}"
             raise SemmixError("a figure of another kind", self.figure, fix)

@@ -238,6 +238,8 @@ class Annotate:
 
 def annotate_command(command: Annotate) -> None:
     """Annotate the shards that are not yet."""
+    if command.judge and not command.report:
+        raise SemmixError("a judge is asked for the report alone", command.judge, "add --report")
     data = command.data.load()
     device = pick_device(command.device)
     encoder = load_encoder(command.encoder, device)
@@ -280,6 +282,9 @@ def export_command(command: Export) -> None:
         say(f"next: {predict_command(command.out)}; what it is: {command.out / 'README.md'}")
     elif (command.source / "manifest.json").exists():
         _refuse_options(command, "a store of mixed sets", ("onnx",))
+        if command.labels == "requested" and command.annotation:
+            fix = "leave out --annotation, or choose labels that were read back"
+            raise SemmixError("requested labels need no annotation", command.annotation, fix)
         _export_mixsets(command)
     else:
         fix = "name a finished training run, or a store of mixed sets"

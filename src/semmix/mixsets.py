@@ -146,7 +146,13 @@ class MixSets:
 
     def read_all(self) -> Tensor:
         """Return every image, uint8 [sets, members, C, H, W]."""
-        return torch.cat([self.read_shard(k) for k in range(self.plan.num_shards)])
+        images = torch.empty(
+            self.num_sets, self.plan.set_size, *self.image_shape, dtype=torch.uint8
+        )
+        for k in range(self.plan.num_shards):  # one by one: all of them may fill half of the memory
+            sets = self.plan.shard(k)
+            images[sets.start : sets.stop] = self.read_shard(k)
+        return images
 
     def pair(self, n: int) -> tuple[int, int]:
         """The classes (i, j) of set `n`; lam = 1 is class i."""

@@ -301,6 +301,13 @@ def test_options_for_runs_do_not_fit_mixed_sets(tmp_path, capsys):
     assert "is a store of mixed sets, which these do not fit: onnx=False" in capsys.readouterr().err
 
 
+def test_an_annotation_without_use_is_refused(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text("{}")
+    labels = ["--labels", "requested", "--annotation", "notes"]
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "m"), *labels]) == 1
+    assert "requested labels need no annotation: notes" in capsys.readouterr().err
+
+
 def test_few_validation_images_promise_little(run, digits, tmp_path):
     """Ten: sets for 99 % hold every class, nothing is called strange, and the card says so."""
     few = shutil.copytree(run, tmp_path / "run")

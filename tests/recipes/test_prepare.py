@@ -53,6 +53,17 @@ def test_a_sound_folder_is_counted_split_and_kept(photos):
     assert sorted(listed) == [f"{name}/{k:03d}.png" for name in ("cat", "dog") for k in range(30)]
 
 
+def test_splits_that_are_decided_take_no_other_seed(photos):
+    """They would stay the same, and nobody would be told."""
+    prepared(photos, split_seed=5)
+    kept = photos.parent / "out" / "images"
+    for other in ({"seed": 5}, {"protocol": "paper"}):
+        with pytest.raises(SemmixError, match=r"decided: protocol(.|\n)*name the folder of photos"):
+            load_dataset(kept, **other)
+    first, second = (load_dataset(kept, seed=seed, train_size=20) for seed in (0, 1))
+    assert first.train.digest != second.train.digest  # there it draws, and may be given
+
+
 def test_what_is_prepared_is_not_read_again_but_a_changed_folder_is_noticed(photos):
     first, _ = prepared(photos)
     kept = photos.parent / "out" / "images" / "train.safetensors"

@@ -190,7 +190,8 @@ def test_the_command_writes_a_report(run_folders, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("fields", "what"), [({"runs": ()}, "nothing"), ({"mixsets": "x"}, "both")]
+    ("fields", "what"),
+    [({"runs": ()}, "nothing"), ({"mixsets": "x"}, "both"), ({"num_sets": 3}, "counts mixed sets")],
 )
 def test_bad_configs_are_refused(fields, what):
     with pytest.raises(SemmixError, match=what):

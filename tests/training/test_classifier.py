@@ -222,6 +222,13 @@ def test_finished_run_is_not_done_again(tmp_path, toy_data):
         train_classifier(toy_data, replace(SMALL, lr=0.1), out)
 
 
+def test_a_run_killed_at_its_very_end_leaves_no_checkpoint(tmp_path, toy_data):
+    out = train_classifier(toy_data, SMALL, tmp_path / "run")
+    (out / "checkpoint.safetensors").write_bytes(b"the last thing to be removed")
+    train_classifier(toy_data, SMALL, out)
+    assert {p.name for p in out.iterdir() if p.is_file()} == LAST_FILES
+
+
 def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, toy_data):
     config = replace(SMALL, lr=1e30, clip_norm=1e30, epochs=20, checkpoint_seconds=0)
     with pytest.raises(SemmixError, match="diverged"):
@@ -353,6 +360,15 @@ def test_one_class_is_no_training(tmp_path, toy_data):
         train_classifier(lone, SMALL, tmp_path / "run")
 
 
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_empty_splits_are_refused_before_the_folder_is_claimed(tmp_path, toy_data, split):
+    """Of the test split this would be noticed after the last epoch."""
+    empty = toy_data.test.select(toy_data.test.labels[:0])
+    with pytest.raises(SemmixError, match=f"measured on its {split} split: no images"):
+        train_classifier(replace(toy_data, **{split: empty}), SMALL, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_oblong_images_are_refused_before_the_folder_is_claimed(tmp_path, toy_data):
     splits = {
         name: Split(split.images[..., :6], split.labels) for name, split in toy_data.splits.items()
@@ -407,6 +423,9 @@ def test_options_reach_the_method(tmp_path, toy_data):
         ({"options": ("alpha",)}, "name=value"),
         ({"method": "ls", "options": ("alfa=1",)}, "did you mean 'alpha'"),
         ({"method": "ls", "options": ("alpha=foo",)}, "alpha must be a number"),
+        ({"method": "fl", "options": ("gamma=NaN",)}, "gamma must be a number: nan"),
+        ({"method": "mixup", "options": ("alpha=Infinity",)}, "alpha must be a number: inf"),
+        ({"method": "ls", "options": ("alpha=0.1", "alpha=0.2")}, "given twice: alpha=0.1 alpha"),
         ({"classifier": "resnet19"}, "did you mean 'resnet18'"),
         ({"init": "nowhere"}, "nowhere"),
         ({"device": "tpu9"}, "unknown device"),

@@ -53,6 +53,14 @@ def test_sets_know_their_generator_and_what_was_left_out(notes, tmp_path):
     assert torch.equal(fewer.images.images, notes.store.read_all()[[0, 2, 3, 5]])
 
 
+def test_sets_that_are_all_used_are_not_copied(notes, monkeypatch):
+    """They may fill half of the memory."""
+    images = notes.store.read_all()
+    monkeypatch.setattr(MixSets, "read_all", lambda self: images)
+    source = load_mixed(notes.store.folder, notes.artifact.folder)
+    assert source.images.images.data_ptr() == images.data_ptr()
+
+
 @pytest.mark.parametrize("content", ["[]", "null", "{}", '{"annotation": "DIGEST"}'])
 def test_other_files_are_no_diagnosis(notes, tmp_path, content):
     path = tmp_path / "list.json"

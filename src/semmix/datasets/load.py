@@ -15,7 +15,7 @@ from semmix.datasets.splitting import PROTOCOLS, long_tail, split_parts, take
 from semmix.datasets.store import KIND, MANIFEST, data_root, load_parts
 
 KEPT_FILES = (MANIFEST, *(f"{part}.safetensors" for part in PARTS))
-"""What a folder of images holds that `semmix fit` has read, split and kept."""
+"""What a folder holds in which `semmix fit` keeps the images it has read and split."""
 
 
 def list_datasets() -> list[str]:
@@ -60,6 +60,9 @@ def load_dataset(
         train_size = None  # done: what digits does not train on, it tests on
     elif name in CATALOG:
         dataset = _load_stored(CATALOG[str(name)], data_root(root), protocol, seed)
+    elif _is_kept(Path(name)):
+        draws = train_size is not None or imbalance is not None  # by the seed, from what was split
+        dataset = _load_kept(Path(name), protocol, 0 if draws else seed)
     else:
         dataset = _load_folder(name, size, protocol, seed, strict, max_resident_gib)
     if train_size is not None:
@@ -80,11 +83,20 @@ def _load_stored(entry: Entry, root: Path, protocol: str, seed: int) -> Dataset:
     return Dataset(entry.name, parts.class_names, *splits)
 
 
-def _load_kept(folder: Path) -> Dataset:
+def _is_kept(folder: Path) -> bool:
+    """Return whether this is where `semmix fit` keeps the images it has read and split."""
+    return all((folder / name).exists() for name in KEPT_FILES)
+
+
+def _load_kept(folder: Path, protocol: str, seed: int) -> Dataset:
     """Return what `semmix fit` made of a folder of images: its splits are decided."""
-    manifest = open_artifact(folder, MANIFEST, KIND).manifest
+    source = open_artifact(folder, MANIFEST, KIND).manifest["source"]
+    if (protocol, seed) != ("code", 0):
+        seen = f"protocol {protocol}, split seed {seed}"
+        fix = f"leave both out, or name the folder of {source}, which can be split anew"
+        raise SemmixError(f"the splits in {folder} are decided", seen, fix)
     parts = load_parts(folder.name, folder.parent)
-    return Dataset(manifest["source"], parts.class_names, **parts.splits)
+    return Dataset(source, parts.class_names, **parts.splits)
 
 
 def _load_folder(
@@ -99,8 +111,6 @@ def _load_folder(
         wanted = "or the path of a folder of class folders, a .csv or a .jsonl file"
         unknown = unknown_name("data set", str(path), list_datasets())
         raise SemmixError(unknown.what, unknown.seen, f"{unknown.fix}; {wanted}")
-    if all((Path(path) / name).exists() for name in KEPT_FILES):
-        return _load_kept(Path(path))
     dataset, report = load_folder(Path(path), size, protocol, seed, strict, max_resident_gib)
     if report.problems:
         say("\n".join(report.lines()))

@@ -4,6 +4,7 @@ A new method is a new file here with one `Method` subclass, or any class of your
 `package.module:ClassName`. Nothing else needs to know of it.
 """
 
+import math
 from dataclasses import Field, fields
 from importlib import import_module
 from numbers import Integral, Real
@@ -64,11 +65,12 @@ def _option_fields(name: str) -> dict[str, Field]:
 
 
 def _check_value(option: Field, value: Any) -> None:
-    """Refuse a value of another type than the option's default; a float's may be whole."""
+    """Refuse a value of another type than the default; numbers are finite, a float may be whole."""
     wanted = float if option.type in (float, "float") else type(option.default)
     accepted, words = VALUES.get(wanted, (object, ""))
     swapped = isinstance(value, bool) and wanted in (int, float)  # Python counts with booleans
-    if swapped or not isinstance(value, accepted):
+    endless = isinstance(value, float) and not math.isfinite(value)  # JSON knows NaN and Infinity
+    if swapped or endless or not isinstance(value, accepted):
         fix = f"as in {option.name}={option.default}"
         raise SemmixError(f"option {option.name} must be {words}", repr(value), fix)
 

@@ -14,7 +14,7 @@ from semmix._errors import SemmixError
 from semmix._files import read_named_tensors
 from semmix._progress import say
 from semmix.annotate import Annotation, annotate_mixsets
-from semmix.datasets import Dataset, list_datasets
+from semmix.datasets import Dataset, list_datasets, load_dataset
 from semmix.datasets.config import DatasetConfig
 from semmix.deploy import predict_command
 from semmix.encoders import load_encoder
@@ -127,7 +127,7 @@ def load_images(config: FitConfig) -> Dataset:
     """Return the images: those that were made ready in `out`, or the data set by its name."""
     ready = config.out / IMAGES
     if config.data.dataset not in list_datasets() and ready.exists():
-        return replace(config.data, dataset=str(ready)).load()
+        return load_dataset(ready)
     return config.data.load()
 
 

@@ -67,6 +67,9 @@ class ReportConfig:
             raise SemmixError("a gallery needs both folders", seen, "give both or neither")
         if self.num_sets < 1:
             raise SemmixError("a gallery shows sets", self.num_sets, "ask for 1 at least")
+        if self.mixsets is None and self.num_sets != ReportConfig.num_sets:
+            fix = "name them with --mixsets and --annotation, or leave it out"
+            raise SemmixError("num_sets counts mixed sets to show", self.num_sets, fix)
 
 
 def run_report(config: ReportConfig) -> Path:

@@ -39,6 +39,14 @@ def check_two_classes(labels: Tensor, learner: str) -> None:
         raise SemmixError(f"a {learner} needs two classes", seen, fix)
 
 
+def check_held_out(**num_images: int) -> None:
+    """Refuse an empty validation or test split: without it a run cannot be measured."""
+    for split, num in num_images.items():
+        if num == 0:
+            fix = "hold some images out"
+            raise SemmixError(f"a classifier is measured on its {split} split", "no images", fix)
+
+
 def check_square(image_shape: tuple[int, int, int]) -> None:
     """Refuse other images: a trained network knows one size, and would be shown squares of it."""
     _, height, width = image_shape

@@ -43,6 +43,7 @@ from semmix.training.checkpoint import (
     save_checkpoint,
 )
 from semmix.training.checks import (
+    check_held_out,
     check_not_negative,
     check_positive,
     check_share,
@@ -137,7 +138,12 @@ class TrainConfig:
     @property
     def method_options(self) -> dict[str, Any]:
         """The method's options as values."""
-        return dict(map(_parse_option, self.options))
+        pairs = list(map(_parse_option, self.options))
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            seen = " ".join(self.options)
+            raise SemmixError("an option of the method is given twice", seen, "keep one of them")
+        return values
 
     def to_json(self) -> dict[str, Any]:
         """Return what decides the outcome, as plain JSON values."""
@@ -186,6 +192,7 @@ def _train(
 ) -> Path:
     device = pick_device(config.device)
     check_two_classes(data.train.labels, "classifier")
+    check_held_out(val=len(data.val), test=len(data.test))
     check_square(data.image_shape)
     batch_size = min(config.batch_size, len(data.train))
     rank, world_size = join_processes(device, batch_size)
@@ -214,7 +221,9 @@ def _train(
     )
     run = begin_artifact(out, "config.json", "run", inputs)
     wait_for_all(world_size)  # none may finish before all have looked
+    checkpoint = out / "checkpoint.safetensors"
     if run.finished:
+        checkpoint.unlink(missing_ok=True)  # killed just before
         return out
     if rank == 0:
         until_the_end.enter_context(working_alone(run))
@@ -257,7 +266,7 @@ def _train(
     untouched = {name: {k: t.clone() for k, t in group.items()} for name, group in groups.items()}
     gradients.prepare()
     _copy_in_place(groups, untouched)
-    step = _resume(out, groups, optimizer, best)
+    step = _resume(checkpoint, groups, optimizer, best)
     if rank == 0:
         rewind_stats(out / "stats.jsonl", step * images_per_step)
     saved_at = time.monotonic()
@@ -316,7 +325,7 @@ def _train(
                 for tensor in (loss_sum, *groups["network"].values()):
                     _finite(tensor, out)
                 state = {**groups, "optimizer": optimizer_tensors(optimizer), "best": best}
-                save_checkpoint(out / "checkpoint.safetensors", state, {"step": step})
+                save_checkpoint(checkpoint, state, {"step": step})
                 saved_at = time.monotonic()
             if stopping:
                 raise KeyboardInterrupt
@@ -329,7 +338,7 @@ def _train(
         _write_predictions(network, data, out)
         leak = bool(source and mixed and source.leaks(data.train.digest, data.val.digest))
         run.finish(leak=leak, class_names=list(data.class_names))
-        (out / "checkpoint.safetensors").unlink(missing_ok=True)
+        checkpoint.unlink(missing_ok=True)
     wait_for_all(world_size)
     return out
 
@@ -484,13 +493,12 @@ def _running_statistics(network: Classifier) -> list[Tensor]:
 
 
 def _resume(
-    out: Path,
+    path: Path,
     groups: Groups,
     optimizer: torch.optim.Optimizer,
     best: dict[str, Tensor],
 ) -> int:
-    """Load the checkpoint in `out` into the live state, if there is one; return the step."""
-    path = out / "checkpoint.safetensors"
+    """Load the checkpoint into the live state, if there is one; return the step."""
     if not path.exists():
         return 0
     saved, header = load_checkpoint(path)

@@ -180,6 +180,7 @@ def _train(
     inputs = _inputs(images, labels, num_classes, trained_on, held_out, config)
     inputs["init"] = start.digest if start else None
     artifact = begin_artifact(out, MANIFEST, "generator", inputs)
+    wait_for_all(world_size)  # none may finish before all have looked
     checkpoint = out / "checkpoint.safetensors"
     if artifact.finished:
         checkpoint.unlink(missing_ok=True)

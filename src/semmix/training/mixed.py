@@ -74,9 +74,12 @@ def load_mixed(
     else:
         soft_labels = notes.soft_labels(labels, scale)
     excluded = _odd_sets(exclude, notes) if exclude else []
-    kept = torch.ones(store.num_sets, dtype=torch.bool)
-    kept[excluded] = False
-    images = MixedImages.build(store.read_all()[kept], soft_labels[kept], store.pairs()[kept])
+    tensors = (store.read_all(), soft_labels, store.pairs())
+    if excluded:  # else there is nothing to copy
+        kept = torch.ones(store.num_sets, dtype=torch.bool)
+        kept[excluded] = False
+        tensors = tuple(tensor[kept] for tensor in tensors)
+    images = MixedImages.build(*tensors)
     inputs = {
         "mixsets": store.digest,
         "annotation": notes.digest if notes else None,
