@@ -223,6 +223,14 @@ def test_columns_can_be_given(tmp_path):
         ("x.csv", b"label,p0,p0\n0,0.5,0.5\n", "not numbered"),
         ("x.csv", b"file,label\na.png,0\n", "which columns hold the scores"),
         ("x.csv", b"label,p0,p1\n", "no rows"),
+        (
+            "x.csv",
+            b"label,p0,p1\n1,0,0.5,0.5\n",
+            "(?s)longer than the first line: .* 4 .*row names",
+        ),
+        ("x.csv", b"label;p0;p1\n0;1;0\n0;0,4;0,6\n", "(?s)with a comma: 0,4.*write 0.4"),
+        ("x.csv", "label,p0,p1\n0,0.5,0.5\n".encode("utf-16"), "UTF-8"),
+        ("gone", None, "no such file"),
         ("x.npy", b"", "no labels"),
         ("empty", "folder", "logits-test.safetensors"),
     ],
@@ -427,6 +435,16 @@ def test_a_run_folder(tmp_path):
     assert after["metrics"]["nll"] == pytest.approx(cal.nll(fitted.transform(logits), labels))
     written = {path.name for path in tmp_path.iterdir()}
     assert written > {"evaluation.json", "evaluation.md", "evaluation.tex", "report.html"}
+
+
+def test_what_fit_leaves_is_answered_by_a_run_in_it(tmp_path):
+    for folder in ("runs/ce-0", "model"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "runs" / "ce-0" / "logits-test.safetensors").touch()
+    (tmp_path / "model" / "model.json").touch()
+    for folder in (tmp_path, tmp_path / "model"):
+        with pytest.raises(SemmixError, match=r"such as .*runs/ce-0$"):
+            evaluate(folder)
 
 
 def test_parts_in_one_file_and_in_two(tmp_path):

@@ -1,5 +1,6 @@
 """The ground floor: files that are whole or absent, digests, seeds, errors, manifests."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -138,6 +139,16 @@ def test_artifact_of_other_inputs_kind_or_format_is_refused(tmp_path):
         open_artifact(tmp_path, "m.json", "thing")
 
 
+def test_an_artifact_within_the_folder_is_named(tmp_path):
+    begin_artifact(tmp_path / "photos" / "runs" / "ce-0", "config.json", "run", {})
+    begin_artifact(tmp_path / "photos" / "generator", "generator.json", "generator", {})
+    with pytest.raises(SemmixError, match=r"name one in it, such as .*photos/generator$"):
+        open_artifact(tmp_path / "photos", "generator.json", "generator")
+    for outer in (tmp_path / "photos", tmp_path / "photos" / "runs"):
+        with pytest.raises(SemmixError, match=r"name one in it, such as .*photos/runs/ce-0$"):
+            open_artifact(outer, "config.json", "run")
+
+
 def test_plain_progress_ends_with_a_line(capsys):
     with progress("work", 3) as bar:
         for _ in range(3):
@@ -162,6 +173,12 @@ def test_a_device_that_is_not_here_is_refused_in_words(name):
 def test_the_recorded_command_can_be_typed_again(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/bin/semmix", "fit", "my photos", "caf\udce9"])
     assert describe_environment()["command"] == "semmix fit 'my photos' 'caf\\xe9'"
+
+
+def test_the_recorded_command_of_a_module_can_be_typed_again(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/lib/semmix/cli.py", "fit", "digits"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", importlib.util.find_spec("semmix.cli"))
+    assert describe_environment()["command"] == "semmix fit digits"
 
 
 def test_durations_read_well():

@@ -122,11 +122,22 @@ def _is_there(lock: Path, descriptor: int) -> bool:
         return False
 
 
+def folders_in(folder: Path, name: str) -> list[Path]:
+    """Return the folders in `folder` that hold `name`, where `semmix fit` leaves its stages."""
+    return sorted(
+        path.parent for where in ("*", "runs/*") for path in folder.glob(f"{where}/{name}")
+    )
+
+
 def open_artifact(folder: Path, name: str, kind: str) -> Artifact:
     """Open an existing artifact, finished or not."""
     folder = Path(folder)
     if not (folder / name).exists():
-        raise SemmixError(f"no {kind} here", folder, f"the folder must hold {name}; check the path")
+        inner = folders_in(folder, name)
+        fix = f"the folder must hold {name}; check the path"
+        if inner:
+            fix = f"name one in it, such as {inner[0]}"
+        raise SemmixError(f"no {kind} here", folder, fix)
     manifest = read_json(folder / name)
     if not isinstance(manifest, dict) or manifest.get("kind") != kind:
         raise SemmixError(

@@ -53,6 +53,13 @@ def rank_and_world() -> tuple[int, int]:
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
+def _program() -> str:
+    """Return what was called, such as `semmix`, also where it was by `python -m semmix.cli`."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    is_ours = module is not None and module.name == "semmix.cli"
+    return "semmix" if is_ours else os.path.basename(sys.argv[0])
+
+
 def describe_environment() -> dict[str, Any]:
     """Return versions, device, command and time, as written to `env.json`."""
     import numpy
@@ -68,6 +75,6 @@ def describe_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_threads": torch.get_num_threads(),
         "gpu": gpu,
-        "command": printable(shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])),
+        "command": printable(shlex.join([_program(), *sys.argv[1:]])),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

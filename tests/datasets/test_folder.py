@@ -309,6 +309,27 @@ def test_folders_that_teach_nothing_get_advice(make_folder, capsys):
     assert "loose.png" in told
 
 
+def test_images_of_other_kinds_are_told_which_are_read(make_folder, capsys):
+    folder = make_folder()
+    for file in list(folder.rglob("*.png")):
+        Image.open(file).save(file.with_suffix(".tif"))
+        file.unlink()
+    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    assert ".png, .jpg, .jpeg, .webp files" in capsys.readouterr().out
+    next(folder.rglob("*.tif")).rename(folder / "cat" / "misnamed.png")
+    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    assert "misnamed.png: not a PNG, JPEG or WebP file" in capsys.readouterr().out
+
+
+def test_a_table_whose_paths_lead_nowhere_gets_advice_on_paths(tmp_path, capsys):
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\ncat\\1.png,cat\ndog\\1.png,dog\n")
+    assert check_data(DataCheckConfig(name=str(table))) == 1
+    assert "paths from the table's own folder" in capsys.readouterr().out
+    with pytest.raises(SemmixError, match="paths from the table's own folder"):
+        load_dataset(table)
+
+
 def test_digits_need_no_check(capsys):
     assert check_data(DataCheckConfig(name="digits")) == 0
     assert "scikit-learn" in capsys.readouterr().out

@@ -93,7 +93,7 @@ def test_corrupt_files_are_named_and_left_out(photos):
     ready, words = prepared(photos)
     assert ready.findings["num_images"] == 60
     assert "2 files cannot be used and are left out: cat/broken.png (truncated)" in words
-    assert "1 other files or folders are no images" in words
+    assert "1 other files or folders are no images that can be read (.png, .jpg" in words
     with pytest.raises(SemmixError, match="2 files cannot be used"):
         prepare(DatasetConfig(dataset=str(photos), strict=True), 32, photos.parent / "strict")
 

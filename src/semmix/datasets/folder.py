@@ -15,7 +15,7 @@ from semmix._progress import harmless, progress
 from semmix.datasets.dataset import Dataset, Parts, Split
 from semmix.datasets.duplicates import Duplicates, find_duplicates
 from semmix.datasets.folder_report import LISTED_PER_KIND, FolderReport, Problem
-from semmix.datasets.images import SUFFIXES, BadImageError, read_picture, read_pixels
+from semmix.datasets.images import BadImageError, read_picture, read_pixels
 from semmix.datasets.listing import PARTS, ImageFile, list_images, name_of
 from semmix.datasets.splitting import VAL_FRACTION, hold_out
 from semmix.datasets.streamed import StreamedImages
@@ -158,11 +158,7 @@ def gather(
     if strict and report.skipped:
         raise unusable_files(report.skipped, len(report.skipped))
     if not files:
-        raise SemmixError(
-            "no images found",
-            "\n  ".join(report.lines()),
-            f"it must hold one folder per class with {', '.join(SUFFIXES)} files",
-        )
+        raise SemmixError("no images found", "\n  ".join(report.lines()), report.wanted)
     return _gathered(_stack(pixels), files, report)
 
 

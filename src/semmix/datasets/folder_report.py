@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from semmix._progress import harmless
+from semmix.datasets.images import SUFFIXES
+from semmix.datasets.table import TABLE_SUFFIXES
 
 # what can be wrong with a file -> whether the file is skipped for it
 PROBLEMS = {
@@ -39,6 +41,11 @@ class FolderReport:
     ignored: list[str] = field(default_factory=list)  # files that are no images, unused folders
 
     @property
+    def is_table(self) -> bool:
+        """Whether a table of paths was named, not a folder."""
+        return self.folder.suffix.lower() in TABLE_SUFFIXES and not self.folder.is_dir()
+
+    @property
     def skipped(self) -> list[Problem]:
         """The problems that cost an image."""
         return [problem for problem in self.problems if PROBLEMS[problem.kind]]
@@ -64,7 +71,16 @@ class FolderReport:
         """Return what to do about a folder that teaches no classifier."""
         if len({name for _, name in self.num_images}) >= 2:
             return []
-        return ["  -> two folders at least are wanted, one for each class: cat/1.png, dog/1.png"]
+        return [f"  -> {self.wanted}"]
+
+    @property
+    def wanted(self) -> str:
+        """What the folder, or the table, must hold to teach a classifier."""
+        kinds = ", ".join(SUFFIXES)
+        if self.is_table:
+            paths = "paths from the table's own folder"
+            return f"rows with two labels at least are wanted, and {paths}, of {kinds} files"
+        return f"two folders at least are wanted, one for each class, with {kinds} files in them"
 
 
 def _list_some(title: str, names: list[str]) -> list[str]:

@@ -95,7 +95,8 @@ def _decode_or_name_fault(data: bytes, size: int | None) -> Picture:
     except Image.DecompressionBombError as error:
         raise BadImageError("too large", str(error)) from error
     except UnidentifiedImageError as error:
-        raise BadImageError("unreadable", "not an image file, or a damaged one") from error
+        detail = "not a PNG, JPEG or WebP file, or a damaged one"
+        raise BadImageError("unreadable", detail) from error
     # Damaged files make Pillow's readers raise errors of nearly every type.
     except Exception as error:
         detail = str(error) or type(error).__name__

@@ -46,7 +46,7 @@ def name_of(path: Path) -> str:
 
 def list_images(report: FolderReport) -> list[ImageFile]:
     """Return the files that `report.folder`, a folder or a table, names; they need not be sound."""
-    if report.folder.suffix.lower() in TABLE_SUFFIXES and not report.folder.is_dir():
+    if report.is_table:
         return _listed_in_table(report.folder)
     if not report.folder.is_dir():
         fix = "check the path; a folder of class folders, or a .csv or .jsonl file, is wanted"

@@ -15,6 +15,7 @@ from numpy.lib.format import open_memmap
 from numpy.lib.npyio import NpzFile
 from safetensors import SafetensorError, safe_open
 
+from semmix._artifact import folders_in
 from semmix._errors import SemmixError, unknown_name
 from semmix.evaluate.parts import (
     SCORE_WORDS,
@@ -68,7 +69,11 @@ def _refuse_unused(why: str, *given: Path | str | None) -> None:
 def _read_run(folder: Path) -> dict[str, Part]:
     files = {part: folder / f"logits-{part}.safetensors" for part in ("test", "val")}
     if not files["test"].exists():
+        # A user has the folder of `semmix fit` at hand, or the model in it, rather than a run.
+        outer = folder.parent if (folder / "model.json").exists() else folder
+        inner = folders_in(outer, files["test"].name)
         fix = "pass a run folder that holds logits-test.safetensors, or a file"
+        fix += f", such as {inner[0]}" if inner else ""
         raise SemmixError("nothing to evaluate in this folder", folder, fix)
     return {
         part: _find_part(file, _read(file, Names()), Names())
@@ -98,14 +103,16 @@ def _only_table(path: Path, arrays: Arrays) -> Array:
 
 def _open(path: Path, readers: Mapping[str, Callable[[Path], T]]) -> T:
     """Return what the reader for this kind of file makes of it."""
-    if path.suffix.lower() not in readers:
-        raise SemmixError("unknown kind of file", path.name, f"pass one of {', '.join(readers)}")
     if not path.exists():
         raise SemmixError("no such file", path, "check the path")
+    if path.suffix.lower() not in readers:
+        raise SemmixError("unknown kind of file", path.name, f"pass one of {', '.join(readers)}")
     try:
         return readers[path.suffix.lower()](path)
     except SemmixError:
         raise
+    except UnicodeDecodeError as error:
+        raise SemmixError(f"cannot read {path}", error, "save it as UTF-8") from error
     except UNREADABLE as error:
         raise SemmixError(
             f"cannot read {path}", error, "check that it is whole and holds numbers"

@@ -201,6 +201,7 @@ def read_csv(path: Path, names: Names) -> Part:
     if all(_is_number(column.name) for column in columns):
         fix = "give it a first line of column names, such as label,prob_0,prob_1"
         raise SemmixError("the CSV file has no header", _list(columns), fix)
+    _refuse_decimal_commas(delimiter, columns)
     choice = choose_columns(columns, names)
     batches = _csv_batches(path, delimiter, choice)
     return _make_part(path, columns, choice, num_rows, batches)
@@ -228,11 +229,34 @@ def _look_at_csv(path: Path) -> tuple[str, list[Column], int]:
         num_rows = len(first) + sum(1 for _ in rows)
     delimiter = max(",;\t", key=header.count)
     names, *cells = csv.reader([header, *first], delimiter=delimiter)
+    _refuse_cells_without_a_name(names, cells)
     columns = [
         Column(k, name.strip().strip("\"'"), [_value(row[k]) for row in cells if k < len(row)])
         for k, name in enumerate(names)
     ]
     return delimiter, columns, num_rows
+
+
+def _refuse_cells_without_a_name(names: list[str], cells: list[list[str]]) -> None:
+    """Refuse rows that are longer than the first line: all columns may be one too far left."""
+    for row in cells:
+        if any(cell.strip() for cell in row[len(names) :]):
+            seen = f"{', '.join(row[:3])}, … has {len(row)} cells, the first line {len(names)}"
+            fix = "name every column, also that of R's row names; put text with commas in quotes"
+            raise SemmixError("a row is longer than the first line", seen, fix)
+
+
+def _refuse_decimal_commas(delimiter: str, columns: list[Column]) -> None:
+    """Refuse numbers as a spreadsheet in many languages writes them, with semicolons between."""
+    texts = (value for column in columns for value in column.head if isinstance(value, str))
+    comma = next((text for text in texts if "," in text and _is_number(_pointed(text))), None)
+    if delimiter != "," and comma is not None:
+        fix = f"write {_pointed(comma)}: a spreadsheet does where its language is set to English"
+        raise SemmixError("numbers are written with a comma", comma, fix)
+
+
+def _pointed(number: str) -> str:
+    return number.replace(",", ".")
 
 
 def _value(cell: Any) -> Any:

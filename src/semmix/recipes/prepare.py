@@ -33,7 +33,7 @@ from semmix.datasets.folder import (
     unusable_files,
 )
 from semmix.datasets.folder_report import FolderReport, Problem
-from semmix.datasets.images import BadImageError, read_stored_size
+from semmix.datasets.images import SUFFIXES, BadImageError, read_stored_size
 from semmix.datasets.listing import ImageFile, list_images
 from semmix.datasets.store import save_parts
 from semmix.recipes.suspects import SecondOpinion, second_opinion
@@ -188,8 +188,9 @@ def _unusable(findings: dict[str, Any]) -> list[str]:
         )
     if findings["num_ignored"]:
         lines.append(
-            f"{findings['num_ignored']} other files or folders are no images, empty or in no part, "
-            "and are ignored: semmix data check names them"
+            f"{findings['num_ignored']} other files or folders are no images that can be read "
+            f"({', '.join(SUFFIXES)}), empty or in no part, and are ignored: semmix data check "
+            "names them"
         )
     return lines
 
