@@ -44,9 +44,6 @@ class Method:
     num_mixed: ClassVar[int] = 0
     """Mixed images wanted per real one."""
 
-    needs_validation: ClassVar[bool] = False
-    """Whether `end_epoch` learns from validation logits."""
-
     num_classes: int
     """Classes the network tells apart."""
 
@@ -63,7 +60,7 @@ class Method:
         raise NotImplementedError
 
     def end_epoch(self, val_logits: Tensor | None, val_labels: Tensor | None) -> None:
-        """Learn from an epoch; the logits are there for methods with `needs_validation`."""
+        """Learn from an epoch, and from the validation split's logits [N, K] and labels [N]."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the memory a resumed run needs: tensors only, empty for most methods."""

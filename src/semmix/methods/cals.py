@@ -5,7 +5,6 @@ References:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +25,6 @@ class ClassAdaptive(Method):
     The constraint is h_ik = (max_j z_ij - z_ik - margin) / margin <= 0. Memory: a multiplier and a
     penalty strength for each class, updated after every epoch from the validation logits.
     """
-
-    needs_validation: ClassVar[bool] = True
 
     margin: float = 10.0
     """Free distance below the largest logit."""
