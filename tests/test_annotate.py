@@ -354,6 +354,14 @@ def test_every_scheme_gives_labels(tmp_path):
     tau = temperature(notes.prototypes, notes.scale_for("encoder_softmax"))
     expected = torch.softmax(features @ notes.prototypes.T / tau, -1).float()
     assert torch.allclose(notes.soft_labels("encoder_softmax"), expected, atol=1e-4)
+    curve = softmax_curve(val.images.flatten(1), val.labels, notes.prototypes)
+    assert torch.equal(notes.tensors["softmax_curve"], curve)
+    assert notes.scale_for("encoder_softmax") == choose_scale(curve) != notes.scale
+    for scale in (notes.scale, 3.0):
+        of_pair = store.soft_labels(lambda_from(notes.lambda_e, scale))
+        rest = (notes.similarity, notes.prototypes, store.pairs(), scale)
+        expected = add_third_class(of_pair, *rest)
+        assert torch.allclose(notes.soft_labels("third_class", scale), expected, atol=1e-6)
     # biased is what the softmax says of the pair alone, at the same temperature
     soft, biased = notes.soft_labels("encoder_softmax", 3.0), notes.soft_labels("biased", 3.0)
     of_pair = soft * (biased > 0)
@@ -456,8 +464,16 @@ def test_a_judge_without_a_report_is_refused(tmp_path):
 def test_annotation_of_other_sets_is_refused(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
     annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
-    with pytest.raises(SemmixError, match="made from other inputs"):
-        annotate_mixsets(store, PixelEncoder(), val, train, tmp_path / "notes")
+    other_encoder = PixelEncoder()
+    other_encoder.digest = "other weights"
+    for encoder, images, scale in (
+        (PixelEncoder(), (val, val), None),
+        (PixelEncoder(), (train, train), None),
+        (PixelEncoder(), (train, val), 4.0),
+        (other_encoder, (train, val), None),
+    ):
+        with pytest.raises(SemmixError, match="made from other inputs"):
+            annotate_mixsets(store, encoder, *images, tmp_path / "notes", scale)
     plan = MixPlan(num_classes=3, num_sets=1, pairs=((0, 1),))
     other = MixSets.create(tmp_path / "other", plan, (3, 2, 2), {"digest": "h"}, {})
     other.write_shard(0, torch.zeros(1, 8, 3, 2, 2, dtype=torch.uint8))
@@ -473,6 +489,7 @@ def test_damaged_annotation_gives_no_labels(tmp_path):
     for file, damage, words in (
         (path, lambda sound: sound[:-1] + bytes([sound[-1] ^ 1]), other),
         (manifest, lambda sound: sound.replace(b'"softmax_scale": ', b'"softmax_scale": 1'), other),
+        (manifest, lambda sound: sound.replace(b'\n  "scale": ', b'\n  "scale": 1'), other),
         (path, lambda sound: sound[:100], "cannot read"),
         (path, None, "cannot read"),
     ):

@@ -86,6 +86,16 @@ def test_predictions_are_preserved(calibrator):
 
 
 @pytest.mark.parametrize("calibrator", ALL, ids=str)
+def test_no_row_looks_at_the_others(calibrator):
+    """What is known of all samples comes from those it was fitted on."""
+    model = fitted(calibrator, *overconfident(3, 300))
+    logits, near = overconfident(4, 40)[0], context(calibrator, 40, seed=1)
+    together = model.transform(logits, *near)
+    alone = [model.transform(logits[[i]], *(values[[i]] for values in near)) for i in range(40)]
+    np.testing.assert_allclose(np.concatenate(alone), together, atol=1e-12)
+
+
+@pytest.mark.parametrize("calibrator", ALL, ids=str)
 def test_saved_and_loaded(calibrator, tmp_path):
     logits, labels = overconfident(3, 200)
     near = context(calibrator, 200)
@@ -193,6 +203,16 @@ def test_published_grid():
     assert scaler.temperature == GRID[int(np.argmin(errors))]
 
 
+def test_published_grid_keeps_what_lowers_the_ece_alone():
+    """By the NLL, 1 would be better than 1.2."""
+    logits, labels = overconfident(8, 200, sharpness=1.0)
+    scaler = TemperatureScaler(search="ece-grid").fit(logits, labels)
+    assert scaler.temperature == 1.2
+    before, after = cal.softmax(logits), scaler.transform(logits)
+    assert cal.ece(after, labels) < cal.ece(before, labels)
+    assert cal.nll(after, labels) > cal.nll(before, labels)
+
+
 @pytest.mark.parametrize("search", ["nll", "ece-grid"])
 @pytest.mark.parametrize("sharpness", [0.1, 3.0, 300.0])
 def test_samples_that_are_all_right_do_not_make_a_classifier_surer(search, sharpness):
@@ -265,6 +285,32 @@ def test_matrix_scaling_is_held_near_the_diagonal():
     assert np.abs(tight[off_diagonal]).max() < 1e-3 < np.abs(loose[off_diagonal]).max()
 
 
+@pytest.mark.parametrize("calibrator", [cal.MatrixScaler(), cal.DirichletCalibrator()], ids=str)
+def test_matrix_and_bias_are_the_most_probable(calibrator):
+    """NLL of all samples less the log of the prior, as defined: no entry can be moved for less."""
+    logits, labels = overconfident(18, 100, 3)
+    logits[:, 0] += 1 + 0.3 * logits[:, 1]
+    logits += np.random.default_rng(0).normal(size=(100, 1))  # which a softmax does not see
+    of_probs = isinstance(calibrator, cal.DirichletCalibrator)
+    inputs = np.log(cal.softmax(logits)) if of_probs else logits
+    model = clone(calibrator).fit(logits, labels)
+
+    def answers(matrix, bias):
+        return cal.softmax(np.array([matrix @ row + bias for row in inputs]))
+
+    def loss(matrix, bias):
+        off_diagonal = (matrix - np.diag(np.diag(matrix))) / 0.02
+        at_mean = (bias + (matrix - np.eye(3)) @ inputs.mean(0)) / 1.0
+        prior = ((off_diagonal**2).sum() + (at_mean**2).sum()) / 2
+        return 100 * cal.nll(answers(matrix, bias), labels) + prior
+
+    matrix, bias = model.state_["matrix"], model.state_["bias"]
+    np.testing.assert_allclose(model.transform(logits), answers(matrix, bias), atol=1e-12)
+    least = loss(matrix, bias)
+    for step in 0.01 * np.vstack([np.eye(12), -np.eye(12)]):
+        assert loss(matrix + step[:9].reshape(3, 3), bias + step[9:]) > least
+
+
 def test_histogram_by_hand():
     """Ten equal predictions of 0.9, six right, and one sample of both classes alike."""
     logits = np.log([[0.9, 0.1]] * 10)
@@ -296,6 +342,16 @@ def test_beta_recovers_a_shift():
     labels = (random.random(20_000) < 1 / (1 + np.exp(-odds))).astype(int)
     after = cal.BetaCalibrator().fit(odds + 1, labels).transform(odds + 1)
     assert np.abs(after - 1 / (1 + np.exp(-odds))).max() < 0.03
+
+
+def test_beta_never_turns_the_order_round():
+    """Where the surer are the more often wrong, a falling curve would fit better."""
+    random = np.random.default_rng(19)
+    odds = 2 * random.normal(size=2000)
+    labels = (random.random(2000) < 1 / (1 + np.exp(odds))).astype(int)
+    after = cal.BetaCalibrator().fit(odds, labels).transform(np.linspace(-5, 5, 50))
+    assert (np.diff(after) >= -1e-12).all()
+    assert after == pytest.approx(np.full(50, labels.mean()), abs=0.01)
 
 
 def test_density_ratio_twin():
@@ -335,6 +391,17 @@ def test_bin_mean_shift_treats_groups_apart():
     model = cal.BinMeanShiftCalibrator(proximity_bins=2).fit(logits, labels, near)
     after = model.transform(logits[:2], np.array([0.95, 0.05]))
     assert after[:, 0] == pytest.approx([1.0, 0.5], abs=1e-9)
+
+
+def test_bin_mean_shift_by_histogram():
+    """Bins end at 0.6, 0.7, ...: 0.7 itself belongs below; an empty bin says its middle."""
+    fitted_on = np.log([[0.7, 0.3]] * 10 + [[0.95, 0.05]] * 10)
+    labels = [0] * 6 + [1] * 4 + [0] * 9 + [1]
+    model = cal.BinMeanShiftCalibrator(curve="histogram", proximity_bins=1)
+    model.fit(fitted_on, labels, np.full(20, 0.5))
+    logits = np.log([[0.7, 0.3], [0.65, 0.35], [0.95, 0.05], [0.82, 0.18]])
+    after = model.transform(logits, np.full(4, 0.5))
+    assert after[:, 0] == pytest.approx([0.6, 0.6, 0.9, 0.85])
 
 
 def test_full_confidence_leaves_the_others_something_to_share():

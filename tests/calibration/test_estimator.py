@@ -42,6 +42,17 @@ def test_one_fold_is_no_cross_validation():
         cal.CalibratedClassifier(cv=1).fit(X, y)
 
 
+def test_every_fold_but_its_own_teaches(monkeypatch):
+    sizes = []
+    fit = GaussianNB.fit
+    monkeypatch.setattr(
+        GaussianNB, "fit", lambda self, X, y: sizes.append(len(X)) or fit(self, X, y)
+    )
+    X, y = make_classification(30, random_state=0)
+    cal.CalibratedClassifier(GaussianNB(), cv=3).fit(X, y)
+    assert sizes == [20, 20, 20, 30]
+
+
 def test_decision_values_will_do():
     X, y = make_classification(300, random_state=0)
     probs = cal.CalibratedClassifier(LinearSVC()).fit(X, y).predict_proba(X)

@@ -25,7 +25,8 @@ def test_same_seed_same_interval():
 @pytest.mark.parametrize(
     "metric",
     [cal.ece, cal.aece, cal.mce, cal.nll, cal.brier, cal.accuracy, cal.smooth_ece, cal.aurc,
-     cal.classwise_ece, cal.debiased_ece, partial(cal.ece, bins=5)],
+     cal.classwise_ece, cal.debiased_ece, partial(cal.ece, bins=5),
+     partial(cal.ece, class_weights=[1, 5]), partial(cal.nll, class_weights=[1, 5])],
 )  # fmt: skip
 def test_fast_path_equals_indexing(metric):
     """Resampling the few numbers a metric needs gives what resampling whole rows gives."""
@@ -69,6 +70,25 @@ def test_interval_contains_the_value_and_stays_possible():
             assert 0 <= low <= metric(probs, labels) <= high <= 1
 
 
+def test_intervals_end_only_where_the_metric_does():
+    """29 of 30 right: at most 1. A loss may be more than one, a gain less than nothing."""
+    p, labels = np.full(30, 0.9), np.array([0] + [1] * 29)
+    assert interval(cal.accuracy, p, labels).high == 1
+    wrong = 1 - labels
+    assert interval(cal.nll, p, wrong).high > cal.nll(p, wrong) > 1
+    low, high = interval(lambda p, y: float(y.mean()) - 1.01, p, labels)
+    assert low < 29 / 30 - 1.01 < high
+
+
+def test_resamples_of_compressed_samples_are_as_large():
+    """A cell that stands for many samples is drawn many times: accuracy strays no further."""
+    probs, labels = calibrated(np.random.default_rng(11), 2000)
+    top = cal.top_label(probs, labels)
+    draws = [draw.accuracy() for draw in cal.resampled(top.compressed(15), 300, seed=0)]
+    expected = math.sqrt(top.accuracy() * (1 - top.accuracy()) / 2000)
+    assert np.std(draws) == pytest.approx(expected, rel=0.2)
+
+
 def test_wider_level_wider_interval():
     case = calibrated(np.random.default_rng(5), 300, gap=0.2)
     narrow, wide = interval(cal.ece, *case, level=0.5), interval(cal.ece, *case, level=0.99)
@@ -87,7 +107,7 @@ def test_paired_difference_finds_a_worse_model():
     result = cal.paired_difference(cal.ece, sharper, probs, labels)
     assert result.value == pytest.approx(cal.ece(sharper, labels) - cal.ece(probs, labels))
     assert 0 < result.low < result.value < result.high
-    assert result.p_value < 0.01
+    assert result.p_value == 1 / 1001  # chance is never ruled out
 
 
 def test_paired_difference_of_equal_models_is_seldom_significant():

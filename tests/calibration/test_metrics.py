@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import semmix
 from semmix import calibration as cal
+from semmix.calibration._bins import bin_index
 
 BINS = 15
 
@@ -234,6 +235,18 @@ def test_round_confidences_fall_into_the_same_bin_in_every_type():
     assert cal.reliability(probs, labels).count[[8, 11]].tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_rounding_moves_a_value_across_an_edge(dtype):
+    """The product of value and bins may be rounded onto a whole number, or off it."""
+    for bins in range(1, 40):
+        edges = (np.arange(bins + 1) / bins).astype(dtype)
+        values = np.concatenate(
+            [edges, np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(1))]
+        )
+        expected = [next(m for m in range(bins) if value <= edges[m + 1]) for value in values]
+        assert bin_index(values, bins).tolist() == expected
+
+
 def test_edges_belong_to_the_lower_bin():
     table = cal.reliability([[0.2, 0.8, 0.0], [0.0, 0.8, 0.2], [1.0, 0.0, 0.0]], [1, 1, 1], bins=5)
     assert table.count.tolist() == [0, 0, 0, 2, 1]
@@ -276,6 +289,49 @@ def test_class_weights_count_like_copies():
         assert weighted == pytest.approx(expected, abs=1e-12), metric.__name__
 
 
+def test_weights_that_sum_to_any_number_are_shares():
+    probs, labels = random_case(19)
+    top = cal.top_label(probs, labels)
+    tripled = top.reweighted(np.full(200, 3.0))
+    for name in ("ece", "aece", "mce", "aurc", "smooth_ece", "accuracy"):
+        assert getattr(tripled, name)() == pytest.approx(getattr(top, name)(), abs=1e-12), name
+
+
+def test_weightless_classes_do_not_count():
+    probs, labels = random_case(20)
+    kept, weights = labels != 2, [1, 1, 0, 1]
+    for metric in (*TWINS, cal.smooth_ece):
+        if metric in (cal.aece, cal.aurc):  # these depend on the number of samples
+            continue
+        weighted = metric(probs, labels, class_weights=weights)
+        assert weighted == pytest.approx(metric(probs[kept], labels[kept]), abs=1e-12)
+    curve = cal.risk_coverage([[0.9, 0.1], [0.2, 0.8]], [0, 1], class_weights=[0, 1])
+    assert (curve.coverage.tolist(), curve.risk.tolist()) == ([1.0], [0.0])
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_blocks_of_rows_do_not_matter(soft, monkeypatch):
+    probs, labels = random_case(21)
+    targets = 0.8 * np.eye(4)[labels] + 0.05 if soft else labels
+    measures = (*TWINS, cal.smooth_ece, cal.debiased_ece, cal.brier_decomposition)
+    whole = [metric(probs, targets, class_weights=[1, 3, 2, 1]) for metric in measures]
+    monkeypatch.setattr("semmix.calibration._inputs.BLOCK_ELEMENTS", 28)
+    for metric, expected in zip(measures, whole, strict=True):
+        in_blocks = metric(probs, targets, class_weights=[1, 3, 2, 1])
+        assert in_blocks == pytest.approx(expected, abs=1e-12), metric.__name__
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_debiasing_counts_samples_however_classes_are_weighted(power):
+    """A bin of ten under any weights is a bin of ten: copies would be more."""
+    probs, labels = [[0.9, 0.1]] * 10, [0] * 8 + [1] * 2
+    weighted = cal.debiased_ece(probs, labels, power=power, class_weights=[1, 6])
+    # Of ten samples, 0.4 are right by weight.
+    assert weighted == pytest.approx(
+        cal.debiased_ece(probs, [0] * 4 + [1] * 6, power=power), abs=1e-12
+    )
+
+
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("scale", [1e-3, 10.0])
 def test_debiasing_takes_weights_for_shares(power, scale):
@@ -308,12 +364,21 @@ def test_soft_labels_by_hand():
     assert cal.brier(probs, soft) == pytest.approx((2 * 0.04 + 2 * 0.01) / 2)
 
 
+def test_soft_labels_mix_the_weights_of_their_classes():
+    probs, soft = [[0.7, 0.3], [0.2, 0.8]], [[0.6, 0.4], [0.1, 0.9]]
+    weights = np.array([0.6 + 3 * 0.4, 0.1 + 3 * 0.9])
+    expected = np.average([0.6, 0.9], weights=weights)
+    assert cal.accuracy(probs, soft, class_weights=[1, 3]) == pytest.approx(expected)
+
+
 def test_nll_of_an_impossible_label_is_finite():
     assert cal.nll([[1.0, 0.0]], [1]) == pytest.approx(-math.log(np.finfo(np.float64).tiny))
     single = np.array([[1.0, 0.0]], np.float32)
     assert cal.nll(single, [1]) == pytest.approx(-math.log(np.finfo(np.float32).tiny))
     for half in (single.astype(np.float16), torch.tensor(single).half()):
         assert cal.nll(half, [1]) == pytest.approx(-math.log(2**-24))
+    wide = torch.tensor(single).bfloat16()  # reaches as far down as float32
+    assert cal.nll(wide, [1]) == cal.nll(single, [1])
 
 
 def test_entropy():
@@ -330,6 +395,20 @@ def test_brier_decomposition_adds_up():
     assert parts["uncertainty"] == pytest.approx(1 - (rates**2).sum())
     many_bins = cal.brier_decomposition(probs, labels, bins=20_000)
     assert abs(many_bins["within_bins"]) < 0.01 * abs(parts["within_bins"])
+
+
+def test_brier_decomposition_with_weights_and_soft_labels():
+    probs, labels = random_case(22)
+    copies = np.repeat(np.arange(200), np.array([1, 3, 2, 1])[labels])
+    soft = np.array(
+        [[0.9, 0.1, 0.0, 0.0], [0.0, 0.6, 0.4, 0.0], [0.1, 0.0, 0.7, 0.2], [0, 0, 0, 1]]
+    )
+    weighted = cal.brier_decomposition(probs, labels, class_weights=[1, 3, 2, 1])
+    assert weighted == pytest.approx(cal.brier_decomposition(probs[copies], labels[copies]))
+    parts = cal.brier_decomposition(probs, soft[labels], class_weights=[1, 3, 2, 1])
+    shares = (soft[labels] @ [1, 3, 2, 1])[:, None] / (soft[labels] @ [1, 3, 2, 1]).sum()
+    spread = (shares * soft[labels] ** 2).sum() - ((shares * soft[labels]).sum(0) ** 2).sum()
+    assert parts["uncertainty"] == pytest.approx(spread)
 
 
 def test_brier_decomposition_of_bin_centres_is_murphys():
@@ -378,11 +457,21 @@ def test_debiased_ece_by_hand():
     assert cal.debiased_ece(probs, labels) == pytest.approx(0.6 - folded)
 
 
+@pytest.mark.parametrize("power", [1, 2])
+def test_debiasing_leaves_what_shows_no_noise(power):
+    """All right at 0.7, and one alone: nothing tells of a noise to take away."""
+    probs, labels = [[0.7, 0.3]] * 9 + [[0.95, 0.05]], [0] * 9 + [1]
+    gaps = np.array([0.3] * 9 + [0.95])
+    expected = (gaps**power).mean() ** (1 / power)
+    assert cal.debiased_ece(probs, labels, power=power) == pytest.approx(expected)
+
+
 def test_constant_confidence_in_any_order():
     for labels in ([0] * 6 + [1] * 4, [1] * 4 + [0] * 6, [1, 0, 0, 1, 0, 0, 1, 0, 0, 1]):
         assert semmix.aece([[0.9, 0.1]] * 10, labels) == pytest.approx(0.3, abs=1e-12)
         assert semmix.ece([[0.9, 0.1]] * 10, labels) == pytest.approx(0.3, abs=1e-12)
         assert semmix.smooth_ece([[0.9, 0.1]] * 10, labels) == pytest.approx(0.3, abs=1e-3)
+    assert semmix.smooth_ece([[1.0, 0.0]] * 10, [0] * 10) == 0
 
 
 def test_no_sample_is_dropped_by_aece():
@@ -404,7 +493,10 @@ def test_one_class():
 
 
 def test_ties_go_to_the_first_class():
-    assert cal.accuracy([[0.5, 0.5], [0.5, 0.5]], [0, 1]) == 0.5
+    for num_classes in (2, 3, 100):
+        even = np.full((1, num_classes), 1 / num_classes)
+        assert cal.accuracy(even, [0]) == 1
+        assert cal.accuracy(even, [num_classes - 1]) == 0
 
 
 def test_aurc_shares_ties():

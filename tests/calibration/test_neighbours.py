@@ -48,6 +48,8 @@ def test_piece_twin():
     labels, near = random.integers(0, 4, 300), random.random(300)
     assert piece(probs, labels, near) == pytest.approx(slow_piece(probs, labels, near, 15, 10))
     assert piece(probs, labels, near, 7, 3) == pytest.approx(slow_piece(probs, labels, near, 7, 3))
+    near = near.round(1)  # many lie on an edge
+    assert piece(probs, labels, near) == pytest.approx(slow_piece(probs, labels, near, 15, 10))
 
 
 def test_piece_of_constant_proximity_is_ece():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
 
 from semmix import SemmixError, ood_auroc
 from semmix import calibration as cal
@@ -42,6 +43,16 @@ def test_fpr_by_hand():
     """Nineteen of twenty known samples lie at or below 18; two of four strange ones do."""
     assert cal.ood_fpr(np.arange(20), [5.0, 18.0, 18.5, 40.0]) == 0.5
     assert cal.ood_fpr(np.arange(20), [5.0, 18.0, 18.5, 40.0], recall=1.0) == 0.75
+
+
+def test_aupr_is_scikit_learns_average_precision():
+    random = np.random.default_rng(1)
+    inside, outside = random.integers(0, 9, 40), random.integers(3, 12, 30)
+    scores, is_out = np.concatenate([inside, outside]), np.arange(70) >= 40
+    expected = average_precision_score(is_out, scores)
+    assert cal.ood_aupr(inside, outside) == pytest.approx(expected)
+    expected = average_precision_score(~is_out, -scores)
+    assert cal.ood_aupr(inside, outside, positive="in") == pytest.approx(expected)
 
 
 def test_aupr_of_chance_is_the_base_rate():

@@ -181,4 +181,11 @@ def test_compressed_confidences_stay_in_their_bins(tied):
     few = whole.compressed(15 * 64, tied)
     for name in ("ece", "oe", "ue", "aece"):
         assert getattr(few, name)() == pytest.approx(getattr(whole, name)(), abs=1e-8), name
+    assert few.bin_sums().weight.tolist() == whole.bin_sums().weight.tolist()
     assert few.count == len(confidence)
+
+
+def test_tied_cells_rank_neither_right_nor_wrong_first():
+    whole = TopLabel(np.array([0.612, 0.613, 0.617]), np.array([1.0, 0.0, 1.0]))
+    assert whole.compressed(100, tied=True).confidence.tolist() == [0.614, 0.614]
+    assert whole.compressed(100).confidence.tolist() == [0.613, 0.6145]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from semmix.methods import Batch, method
+from semmix.methods import Batch, augmix, method
 from semmix.methods._augmix import OPERATIONS, apply_operations
 from semmix.methods.augmix import augment, jensen_shannon
 
@@ -74,6 +74,33 @@ def test_augmented_images_are_new_images_in_range():
     change = (views - images).abs().mean((1, 2, 3))
     assert (change > 0).float().mean() > 0.8  # a blend may draw a weight near 0
     assert len(set(change.tolist())) > 12  # every image has its own chains
+
+
+def test_chains_have_one_to_three_operations_of_any_level(monkeypatch):
+    operations, levels = [], []
+
+    def recorded(images, operation, level, sign):
+        operations.append(operation)
+        levels.append(level)
+        return images
+
+    monkeypatch.setattr(augmix, "apply_operations", recorded)
+    torch.manual_seed(0)
+    augmix.chain(torch.rand(3000, 1, 2, 2), severity=3.0)
+    depth = (torch.stack(operations) < len(OPERATIONS)).sum(0)
+    assert (depth.bincount(minlength=4) / 3000).tolist() == pytest.approx(
+        [0, *[1 / 3] * 3], abs=0.04
+    )
+    levels = torch.cat(levels)
+    assert 0.1 <= levels.min() < 0.11
+    assert 2.99 < levels.max() <= 3
+    assert levels.mean().item() == pytest.approx(1.55, abs=0.05)
+
+
+def test_a_view_is_blended_with_its_image(monkeypatch):
+    images = torch.tensor(smooth_image(1)).permute(2, 0, 1)[None] / 255
+    monkeypatch.setattr(augmix, "draw_beta", lambda alpha, num, like: torch.zeros(num))
+    torch.testing.assert_close(augment(images, severity=10.0), images)
 
 
 def test_divergence_golden_value_and_twin(logits, mixed_logits):

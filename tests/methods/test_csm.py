@@ -27,6 +27,7 @@ def mixed_batch(batch, mixed_logits):
         ({"protocol": "paper"}, 2.797282),
         ({"weight": 0.1}, 2.640136 + 0.0785729),
         ({"loss": "ce"}, 2.640136 + 2.825930),
+        ({"loss": "ce", "protocol": "paper"}, 2.640136 + 2.825930),
         ({"loss": "focal"}, 2.640136 + 2.408146),
         ({"batch_statistics": "real"}, 3.425865),
         ({"batch_statistics": "joint"}, 3.425865),
@@ -67,6 +68,7 @@ def test_real_images_pass_first_and_apart_unless_asked(mixed_batch, kind, sizes)
     rule = method("csm", num_classes=5, batch_statistics=kind)
     rule.step(forward, mixed_batch)
     assert seen == sizes
+    assert method("csm", num_classes=5).batch_statistics == "both"  # as published
     assert rule.first_pass_predicts == (kind == "real")
 
 

@@ -145,6 +145,13 @@ def test_equals_a_slow_twin(name, num, classes):
     assert loss_of(name, logits, labels).item() == pytest.approx(TWINS[name](p, y, z), abs=1e-10)
 
 
+def test_flsd_turns_at_a_fifth():
+    p = np.array([[0.19, 0.81], [0.21, 0.79]])
+    expected = (-(0.81**5) * np.log(0.19) - 0.79**3 * np.log(0.21)) / 2
+    loss = loss_of("flsd", torch.tensor(p).log(), torch.tensor([0, 0]))
+    assert loss.item() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("name", "options"), [case[:2] for case in GOLDEN])
 def test_gradients_equal_differences(name, options):
     logits, labels = random_problem(3, 5, 4, spread=1.5)

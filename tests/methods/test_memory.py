@@ -37,6 +37,15 @@ def test_ranking_loss_equals_a_slow_twin(logits):
     assert ranking_loss(conf, history).item() == pytest.approx(total / 6, abs=1e-7)
 
 
+def test_crl_history_runs_from_the_least_to_all_epochs(batch):
+    counts, epochs = [5, 2, 4, 3, 2, 3], 6
+    history = torch.tensor([(count - 2) / (6 - 2) for count in counts])
+    terms = crl_with(counts, epochs).step(identity, batch)
+    torch.testing.assert_close(
+        terms["ranking"], ranking_loss(batch.images.softmax(-1).amax(-1), history)
+    )
+
+
 def test_crl_ranks_nothing_in_the_first_epoch_and_counts_hits(batch):
     chosen = method("crl", num_classes=5)
     chosen.setup(torch.zeros(9, dtype=torch.int64))
@@ -45,6 +54,8 @@ def test_crl_ranks_nothing_in_the_first_epoch_and_counts_hits(batch):
     assert chosen.step(identity, batch)["ranking"].item() == 0
     assert chosen.state_dict()["correct"][batch.index].tolist() == right.tolist()
     assert chosen.state_dict()["correct"].sum() == right.sum()
+    chosen.step(identity, batch)
+    assert chosen.state_dict()["correct"][batch.index].tolist() == (2 * right).tolist()
     chosen.end_epoch(None, None)
     assert chosen.state_dict()["epochs"].item() == 1
 
@@ -127,9 +138,20 @@ def test_cals_grows_penalties_of_classes_that_do_not_improve(logits, labels):
     grown = torch.where(violation > 0.9 * violation.relu(), 1.2, 1.0)
     assert chosen.strength.tolist() == pytest.approx(grown.tolist())
     assert chosen.strength.max() > 1
+    chosen.end_epoch(logits, labels)  # epoch 3: not due
+    assert chosen.strength.tolist() == pytest.approx(grown.tolist())
     for _ in range(60):
         chosen.end_epoch(logits, labels)
     assert chosen.strength.max().item() == pytest.approx(10.0)
+
+
+def test_cals_leaves_constraints_that_hold_alone(logits, labels):
+    """Within the margin nothing need improve, and multipliers fall to their least value."""
+    chosen = cals_with(MULTIPLIER, [1.0] * 5, strength_epochs=1)
+    for scale in (0.01, 0.1, 0.2):  # always further from holding well
+        chosen.end_epoch(scale * logits, labels)
+    assert chosen.strength.tolist() == [1.0] * 5
+    assert chosen.multiplier.tolist() == pytest.approx([1e-6] * 5)
 
 
 @pytest.mark.parametrize("name", ["crl", "cals"])
@@ -140,12 +162,18 @@ def test_memory_is_restored_in_place(name, logits, labels, batch):
         return chosen
 
     first, second = fresh(), fresh()
-    first.step(identity, batch)
-    first.end_epoch(logits, labels)
+    for _ in range(9):  # cals strengthens after the tenth, by what it has seen in the ninth
+        first.step(identity, batch)
+        first.end_epoch(logits, labels)
     before = second.state_dict()
     second.load_state_dict(first.state_dict())
     torch.testing.assert_close(second.state_dict(), first.state_dict())
     assert all(before[name] is tensor for name, tensor in second.state_dict().items())
+    terms = []
+    for chosen in (first, second):
+        chosen.end_epoch(logits, labels)
+        terms.append(chosen.step(identity, batch))
+    torch.testing.assert_close(terms[0], terms[1])
 
 
 def test_cals_extreme_logits_stay_finite(batch):

@@ -58,6 +58,16 @@ def test_every_method_is_documented():
     assert all(f"| `{name}` |" in table for name in list_methods())
 
 
+@pytest.mark.parametrize("name", list_methods())
+def test_defaults_are_the_documented_ones(name):
+    """A run's folder is named by what is asked for: another default would pass for the same run."""
+    row = re.search(rf"^\| `{name}` \|.*", DOCS.read_text(encoding="utf-8"), re.MULTILINE)[0]
+    defaults = re.split(r"(?<!\\)\|", row)[3].strip().replace("−", "-")
+    for option, value in (text.split() for text in defaults.split(", ") if defaults != "–"):
+        default = method_options(name)[option]
+        assert default == (value if isinstance(default, str) else float(value)), option
+
+
 def test_names_and_options_are_checked():
     with pytest.raises(SemmixError, match="did you mean 'csm'"):
         method("cms", num_classes=10)
@@ -70,6 +80,7 @@ def test_names_and_options_are_checked():
     [
         ("ls", "alpha", "foo", "must be a number: 'foo'"),
         ("ls", "alpha", True, "must be a number: True"),
+        ("csm", "weight", float("nan"), "must be a number: nan"),
         ("csm", "num_mixed", 2.5, "must be a whole number: 2.5"),
         ("csm", "loss", 3, "must be a word: 3"),
         ("csm", "batch_statistics", True, "must be a word: True"),

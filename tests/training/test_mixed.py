@@ -126,6 +126,8 @@ def test_a_scale_of_ones_own_asks_no_validation_images(notes, real, tmp_path):
     own = annotate_mixsets(notes.store, PixelEncoder(), *real, tmp_path / "own", scale=4.0)
     source = replace(load_mixed(notes.store.folder, own.artifact.folder), trained_on=train)
     assert source.leaks(train, "other") == []
+    by_softmax = load_mixed(notes.store.folder, own.artifact.folder, "encoder_softmax")
+    assert replace(by_softmax, trained_on=train).leaks(train, "other")  # it has a scale of its own
 
 
 def test_sets_without_annotation_leak_by_their_generator_alone(notes):
