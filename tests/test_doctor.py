@@ -1,5 +1,8 @@
 """The doctor's exit status tells."""
 
+import re
+from importlib.metadata import metadata, requires
+
 from semmix import doctor
 from semmix.doctor import DoctorConfig, run_doctor
 
@@ -22,3 +25,11 @@ def test_a_missing_package_and_a_failing_check_are_told(capsys, tmp_path, monkey
     out = capsys.readouterr().out
     assert "!! missing" in out
     assert "!! broken on purpose" in out
+
+
+def test_it_looks_for_what_the_package_asks_for():
+    """Every package that semmix needs, and of each extra the one its code imports."""
+    needed = [line for line in requires("semmix") or () if "extra ==" not in line]
+    assert {re.match(r"[\w-]+", line)[0] for line in needed} == set(doctor.CORE)
+    extras = metadata("semmix").get_all("Provides-Extra")
+    assert set(extras) - {"dev"} == set(doctor.EXTRAS)

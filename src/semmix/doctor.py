@@ -16,7 +16,10 @@ from semmix import __version__
 from semmix._errors import SemmixError
 from semmix._progress import say
 
-CORE = ("torch", "numpy", "safetensors", "pillow", "scikit-learn", "tyro", "matplotlib", "jinja2")
+CORE = (
+    "torch", "numpy", "safetensors", "pillow", "scikit-learn", "scipy", "tyro", "rich",
+    "matplotlib", "jinja2",
+)  # fmt: skip
 EXTRAS = {
     "clip": "transformers",
     "onnx": "onnxruntime",
