@@ -181,6 +181,18 @@ def test_options_of_csm_make_the_runs_of_a_line_that_sets_them():
         TableConfig(name="main", options=("statistics=joint",))
 
 
+def test_a_default_that_is_written_out_makes_no_other_run():
+    plain = TableConfig(name="variants")
+    spelt = replace(plain, options=("batch_statistics=both", "weight=1", "num_mixed=2"))
+    names = [[cell.run_name(0) for cell in chosen_cells(config)] for config in (plain, spelt)]
+    assert names[0] == names[1]
+    # One mixed image is what Tiny-ImageNet has published, two are the method's own default.
+    tiny = TableConfig(name="main", dataset="tiny-imagenet", methods=("csm",))
+    asked = [replace(tiny, options=(f"num_mixed={num}",)) for num in (1, 2)]
+    published, one, two = (chosen_cells(config)[0].run_name(0) for config in (tiny, *asked))
+    assert published == one != two
+
+
 def test_the_command_that_fills_a_cell_names_its_network(tmp_path, capsys):
     kept = tmp_path / "kept"
     kept.mkdir()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from semmix._errors import unknown_name
+from semmix.methods import method_options
 from semmix.recipes.digits import digits
 from semmix.sampling.mix import MixConfig
 from semmix.training.classifier import TrainConfig
@@ -166,8 +167,13 @@ def method_settings(method: str, dataset: str, protocol: Protocol) -> dict[str, 
 def training_config(
     method: str, dataset: str, protocol: Protocol, options: Mapping[str, object]
 ) -> TrainConfig:
-    """Return the training of `method` on `dataset`; `options` come on top of the published."""
-    chosen = {**method_settings(method, dataset, protocol), **options}
+    """Return the training of `method` on `dataset`; `options` come on top of the published.
+
+    A default that is written out changes nothing, so it gives the run no other name.
+    """
+    published, defaults = method_settings(method, dataset, protocol), method_options(method)
+    asked = {k: v for k, v in options.items() if k in published or v != defaults.get(k)}
+    chosen = {**published, **asked}
     texts = tuple(f"{name}={value}" for name, value in chosen.items())
     base = training_of(dataset).train
     return replace(base, method=method, options=texts, select=protocol.select)
