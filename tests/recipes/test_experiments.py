@@ -71,6 +71,15 @@ def test_controls_change_what_they_name():
     assert len({cell.digest for cell in lines.values()}) == len(lines)
 
 
+@pytest.mark.parametrize(
+    ("dataset", "options"), [("cifar10", {"num_mixed": 3}), ("tiny-imagenet", {})]
+)
+def test_plain_runs_are_as_long_as_csm_in_full_however_many_images_it_mixes(dataset, options):
+    lines = {c.row: c for c in plan_table("controls", dataset, Setting(options=options))}
+    longer, full = lines["CE, as many images as CSM in full"], lines["CSM in full"]
+    assert images_seen(longer) == images_seen(full)
+
+
 def test_controls_are_also_made_with_joint_statistics():
     lines, variants = cells("controls"), cells("variants")
     joint = [row for row in lines if row.endswith(", joint batch statistics")]

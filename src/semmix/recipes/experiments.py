@@ -18,8 +18,6 @@ from semmix.sampling.mix import MixConfig
 RIVALS = ("ce", "ls", "fl", "mbls", "mixup", "regmixup", "rankmixup", "fcl")
 FOREIGN = ("cifar100", "tiny-imagenet-val")
 EPOCHS = 120
-FULL_IMAGES = 3
-"""CSM in full sees so many times the images of Eq-Data: a real one and two mixed."""
 REGMIXUP_PASSES = 2
 """So often RegMixup passes an image through the network where the others do once."""
 STATISTICS = {
@@ -68,7 +66,7 @@ def _controls(build: CellBuilder) -> list[Cell]:
     hard_ends = {"options": {"loss": "ce"}, "labels": "one_hot", "members": 2}
     return [
         _cell(build, "CE", "ce"),
-        _cell(build, "CE, as many images as CSM in full", "ce", epochs=FULL_IMAGES * EPOCHS),
+        _cell(build, "CE, as many images as CSM in full", "ce", epochs=_times_full(build) * EPOCHS),
         _cell(build, "CE + generated ends, hard labels", **hard_ends),
         *(
             _cell(build, f"Mixup, alpha = {alpha}", "mixup", options={"alpha": alpha})
@@ -78,6 +76,12 @@ def _controls(build: CellBuilder) -> list[Cell]:
         *_labels(build),
         *_labels(build, ", joint batch statistics", **_joint(build)),
     ]
+
+
+def _times_full(build: CellBuilder) -> int:
+    """Return how many times the images of Eq-Data CSM sees in full: a real one and its mixed."""
+    options = build.cell("CSM", "csm").train.method_options
+    return 1 + options["num_mixed"]
 
 
 def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
