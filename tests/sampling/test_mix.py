@@ -7,11 +7,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
+from semmix._random import fold_seed
 from semmix.cli import main
 from semmix.commands import GeneratorSample
 from semmix.generators.edm import EDMConfig, EDMDenoiser
@@ -212,12 +215,33 @@ def test_class_samples_do_not_depend_on_their_number(generator, tmp_path):
     assert torch.equal(many[:, :2], few)
     assert not torch.equal(sample_classes(generator, 2, CONFIG, seed=1), few)
     write_grid(tmp_path / "grid.png", few, pixels=16)
-
-    from PIL import Image
-
     picture = Image.open(tmp_path / "grid.png")
     assert picture.size == (2 * 9 * 2, 3 * 9 * 2)  # two columns, three rows, a line, twice as big
     assert picture.getpixel((0, 0)) == few[0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_every_class_sample_starts_from_a_noise_of_its_own(generator, batch_size):
+    config = replace(CONFIG, batch_size=batch_size)
+    sample = make_sampler(generator, config)
+    samples = sample_classes(generator, 2, config, seed=5)
+    for k in range(3):
+        for m in range(2):
+            fixed = torch.Generator().manual_seed(fold_seed("class", 5, k, m))
+            noise = torch.randn(1, 8, 8, generator=fixed).expand(batch_size, -1, -1, -1)
+            assert torch.equal(samples[k, m], sample(noise, torch.eye(3)[[k] * batch_size])[0])
+
+
+def test_a_grid_has_a_row_for_each_class(tmp_path):
+    images = torch.arange(2 * 3 * 3 * 2 * 4).reshape(2, 3, 3, 2, 4).to(torch.uint8)
+    write_grid(tmp_path / "grid.png", images, pixels=1)
+    picture = torch.from_numpy(np.array(Image.open(tmp_path / "grid.png")))  # [6, 15, 3]
+    for row in range(2):
+        for column in range(3):
+            tile = picture[3 * row : 3 * row + 3, 5 * column : 5 * column + 5].permute(2, 0, 1)
+            assert torch.equal(tile[:, :2, :4], images[row, column])
+            assert (tile[:, 2] == 128).all()
+            assert (tile[:, :, 4] == 128).all()
 
 
 def test_few_class_samples_are_not_filled_up_to_a_batch(generator):

@@ -1,6 +1,7 @@
 """The classifier loop: any method, the same run after any interruption."""
 
 import json
+import math
 import multiprocessing
 import random
 import signal
@@ -12,13 +13,21 @@ import torch
 from safetensors.torch import load_file
 
 from semmix import SemmixError
+from semmix._random import fold_seed
+from semmix.calibration import TemperatureScaler, summary
 from semmix.classifiers.saved import load_classifier
 from semmix.cli import main
 from semmix.datasets import Split
 from semmix.methods import list_methods
 from semmix.training import classifier as loop
+from semmix.training.batches import crop_and_flip
 from semmix.training.checkpoint import load_checkpoint
-from semmix.training.classifier import TrainConfig, predict_logits, train_classifier
+from semmix.training.classifier import (
+    TrainConfig,
+    build_network,
+    predict_logits,
+    train_classifier,
+)
 
 SMALL = TrainConfig(
     method="ce",
@@ -53,6 +62,67 @@ def test_a_run_leaves_all_its_files(tmp_path, toy_data):
     network, _ = load_classifier(out)
     logits = load_file(out / "logits-test.safetensors")["logits"]
     assert torch.allclose(predict_logits(network, toy_data.test.images), logits, atol=1e-5)
+
+
+def test_a_run_is_plain_sgd_on_shuffled_crops(tmp_path, toy_data):
+    """Against the loop written out; of 60 images, batches of 16 leave 12 out of every pass."""
+    config = replace(
+        SMALL, batch_size=16, schedule="cosine", clip_norm=0.5, weight_decay=0.01, momentum=0.8,
+        flip=True, seed=3,
+    )  # fmt: skip
+    out = train_classifier(toy_data, config, tmp_path / "run")
+    stats = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
+
+    torch.manual_seed(fold_seed("weights", 3))
+    network = build_network("small", toy_data).train()
+    sgd = torch.optim.SGD(network.parameters(), lr=1.0, momentum=0.8, weight_decay=0.01)
+    losses = []
+    for step in range(9):
+        torch.manual_seed(fold_seed("order", 3, step // 3))
+        rows = torch.rand(60).argsort()[16 * (step % 3) :][:16]
+        torch.manual_seed(fold_seed("step", 3, step))
+        images = crop_and_flip(toy_data.train.images[rows], 1, True)
+        loss = torch.nn.functional.cross_entropy(network(images), toy_data.train.labels[rows])
+        sgd.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+        sgd.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * step / 9)) / 2
+        sgd.step()
+        losses.append(loss.item())
+        if step % 3 == 2:
+            row = stats[step // 3]
+            assert row["loss"] == pytest.approx(sum(losses[-3:]) / 3, rel=1e-5)
+            assert row["lr"] == pytest.approx(sgd.param_groups[0]["lr"])
+            logits = predict_logits(network, toy_data.val.images)
+            measured = summary(logits.softmax(1), toy_data.val.labels)
+            for name in ("acc", "nll", "ece", "oe", "ue"):
+                assert row[f"val_{name}"] == pytest.approx(measured[name], rel=1e-5, abs=1e-7)
+    for name, weight in load_classifier(out)[0].state_dict().items():
+        torch.testing.assert_close(weight, network.state_dict()[name])
+
+
+def test_metrics_are_those_of_the_logits(tmp_path, toy_data):
+    out = train_classifier(toy_data, SMALL, tmp_path / "run")
+    metrics = json.loads((out / "metrics.json").read_text())
+    val, test = (load_file(out / f"logits-{name}.safetensors") for name in ("val", "test"))
+    for saved, split in ((val, toy_data.val), (test, toy_data.test)):
+        assert torch.equal(saved["labels"], split.labels)
+        assert len(saved["logits"]) == len(split)
+    scaler = TemperatureScaler().fit(val["logits"], val["labels"])
+    assert metrics == {
+        "test": summary(test["logits"].softmax(1), test["labels"]),
+        "temperature": scaler.temperature,
+        "test_after_temperature": summary(scaler.transform(test["logits"]), test["labels"]),
+    }
+
+
+def test_the_defaults_are_the_published_recipe():
+    assert TrainConfig().to_json() == {
+        "method": "csm", "options": {}, "classifier": "resnet18", "epochs": 200,
+        "batch_size": 128, "lr": 0.1, "schedule": "multistep", "momentum": 0.9,
+        "weight_decay": 5e-4, "clip_norm": 2.0, "pad": 4, "flip": True, "eq_data": False,
+        "select": "last", "seed": 0,
+    }  # fmt: skip
 
 
 def test_a_second_process_in_the_folder_is_refused(tmp_path, toy_data, monkeypatch):

@@ -1,14 +1,16 @@
 """The generator loop: resume to the byte, shares over processes, averages, guard, schedule."""
 
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from safetensors.torch import load_file
 
 from semmix._device import to_device
 from semmix._errors import SemmixError
+from semmix._random import fold_seed
 from semmix.cli import main
 from semmix.generators import load_generator
 from semmix.generators.edm import EDMConfig, EDMDenoiser
@@ -73,6 +76,81 @@ def test_artifact_holds_what_the_design_says(trained):
     loaded = load_generator(trained, "cpu")
     assert (loaded.image_shape, loaded.num_classes) == ((1, 4, 4), 2)
     assert (loaded.trained_on, loaded.digest) == ("split", manifest["digest"])
+
+
+def test_a_run_is_adam_on_the_denoising_loss(tmp_path):
+    """Against the loop written out: 44 images are six batches of 8."""
+    config = replace(
+        CONFIG, num_images=44, lr=0.01, warmup=0.3, decay=0.5, betas=(0.8, 0.99), seed=3,
+        ema_lengths=(0.2, 0.1),
+    )  # fmt: skip
+    out = train(tmp_path, config)
+    images, labels = toy_data()
+    torch.manual_seed(fold_seed(3, "generator weights"))
+    network = EDMDenoiser(NETWORK).train()
+    adam = torch.optim.Adam(network.parameters(), 1.0, (0.8, 0.99))
+    average = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
+    losses = []
+    for step in range(6):
+        torch.manual_seed(fold_seed(3, "generator step", step))
+        batch = loop.draw_batch(images, torch.eye(2)[labels], config)
+        loss = loop.denoising_loss(network, *batch, NETWORK.sigma_data).mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.param_groups[0]["lr"] = loop.learning_rate((step + 0.5) / 6, config)
+        adam.step()
+        losses.append(loss.item())
+        share = 1 - (step / (step + 1)) ** (gamma_of_length(0.2) + 1)
+        for name, weight in network.named_parameters():
+            average[name] += share * (weight.detach() - average[name])
+    assert losses_in(out) == pytest.approx(losses, rel=1e-4)
+    saved = load_file(out / "weights.safetensors")
+    for name, weight in average.items():
+        torch.testing.assert_close(saved[name], weight, rtol=1e-4, atol=1e-6)
+    manifest = json.loads((out / "generator.json").read_text())
+    assert (manifest["num_images"], manifest["ema_length"]) == (48, 0.2)
+    assert (manifest["held_out_losses"], manifest["label_dropout"]) == ([], 0.1)
+
+
+def test_held_out_losses_match_plain_loops():
+    """Every image has one noise level, spread evenly over EDM's, and counts alike."""
+    torch.manual_seed(0)
+    networks = [EDMDenoiser(NETWORK).eval() for _ in range(2)]
+    images, labels = torch.randint(0, 256, (21, 1, 4, 4), dtype=torch.uint8), torch.arange(21) % 2
+    fixed = torch.Generator().manual_seed(fold_seed("held-out noise"))
+    noise = torch.randn(21, 1, 4, 4, generator=fixed)
+    ranks = torch.randperm(21, generator=fixed).tolist()
+    found = loop.held_out_losses(networks, (images, labels), 2, batch_size=8)
+    for network, loss in zip(networks, found, strict=True):
+        losses = []
+        for n, rank in enumerate(ranks):
+            clean, classes = images[n : n + 1] / 127.5 - 1, torch.eye(2)[labels[n : n + 1]]
+            level = torch.tensor([math.exp(NormalDist(-1.2, 1.2).inv_cdf((rank + 0.5) / 21))])
+            given = (clean, classes, level, noise[n : n + 1], 0.5)
+            losses.append(loop.denoising_loss(network, *given).item())
+        assert loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found[0] != found[1]
+
+
+def test_half_of_the_images_are_mirrored_where_asked_for():
+    images, labels = toy_data()
+    torch.manual_seed(0)
+    settings = replace(CONFIG, batch_size=2000, label_dropout=0.0)
+    clean, weights, *_ = loop.draw_batch(images, torch.eye(2)[labels], settings)
+    mirrored = (clean[:, 0, 0, 0] > 0) != (weights[:, 0] > 0)
+    assert 0.45 < mirrored.float().mean() < 0.55
+    assert torch.equal(clean[..., :2], -clean[..., 2:])
+
+
+def test_the_defaults_name_the_generators_made_with_them():
+    settings = asdict(GeneratorConfig())
+    assert {name: settings[name] for name in settings if name != "device"} == {
+        "network": "compact32", "init": None, "num_images": 10_000_000, "minutes": None,
+        "batch_size": 512, "lr": 1e-3, "betas": (0.9, 0.999), "warmup": 0.03, "decay": 0.35,
+        "ema_lengths": (0.1, 0.05, 0.15), "label_dropout": 0.0, "flip": False,
+        "noise_mean": -1.2, "noise_std": 1.2, "seed": 0, "checkpoint_seconds": 120.0,
+        "num_grids": 4, "weights_dtype": "float32",
+    }  # fmt: skip
 
 
 def test_finished_run_is_left_alone_and_other_inputs_refused(trained):
