@@ -77,6 +77,22 @@ def test_store_names_generator_and_settings(generator, tmp_path):
     assert store.finished
 
 
+def test_settings_are_decided_by_the_device_unless_named():
+    for device, decided in (("cpu", ("float32", "off")), ("cuda", ("bfloat16", "on"))):
+        auto = MixConfig().resolve(torch.device(device))
+        assert (auto.precision, auto.compile) == decided
+        named = MixConfig(precision="bfloat16", compile="off")
+        assert named.resolve(torch.device(device)) == named
+
+
+def test_the_defaults_name_the_stores_made_with_them():
+    assert MixConfig().to_json() == {
+        "solver": "dpmpp_2m", "num_steps": 18, "sigma_min": 0.002, "sigma_max": 80.0, "rho": 7.0,
+        "guidance": 1.0, "batch_size": 512, "precision": "auto", "compile": "auto",
+    }  # fmt: skip
+    assert MixConfig().grain == 0
+
+
 class Grey:
     """Pixels are normal around grey, so E[clean | x] is a formula."""
 
@@ -332,9 +348,17 @@ def test_user_mistakes_are_explained(generator, tmp_path):
         make_mixsets(generator, plan(num_classes=4), CONFIG, tmp_path)
     with pytest.raises(SemmixError, match="solver"):
         MixConfig(solver="huen")
-    with pytest.raises(SemmixError, match="at least 2 steps"):
-        MixConfig(num_steps=1)
-    for levels in ({"sigma_min": 90}, {"sigma_max": math.inf}, {"sigma_max": math.nan}):
+    for few in ({"num_steps": 1}, {"batch_size": 0}):
+        with pytest.raises(SemmixError, match="at least 2 steps and 1 image"):
+            MixConfig(**few)
+    MixConfig(num_steps=2, batch_size=1)
+    for levels in (
+        {"sigma_min": 90},
+        {"sigma_min": 80},
+        {"sigma_min": 0},
+        {"sigma_max": math.inf},
+        {"sigma_max": math.nan},
+    ):
         with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
             MixConfig(**levels)
     for rho in (0.001, 0.01, 0.2, 1e15, math.inf):
