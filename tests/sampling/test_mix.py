@@ -25,12 +25,15 @@ from semmix.plan import MixPlan, all_pairs
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import (
     MixConfig,
+    check_knows_classes,
     make_mixsets,
     make_sampler,
+    make_solver,
     sample_padded,
     set_noise,
     to_uint8,
 )
+from semmix.sampling.solvers import karras_sigmas, solver
 
 CONFIG = MixConfig(num_steps=4, batch_size=8)
 
@@ -103,6 +106,21 @@ class Grey:
         return x * 0.3**2 / (0.3**2 + sigma.reshape(-1, 1, 1, 1) ** 2)
 
 
+@pytest.mark.parametrize("name", ["dpmpp_2m", "heun"])
+def test_the_start_is_the_noise_at_the_first_level(name):
+    noise, weights = torch.randn(2, 1, 8, 8), torch.eye(3)[:2]
+    config = MixConfig(solver=name, num_steps=5, sigma_min=0.01, sigma_max=20.0, rho=5.0)
+    levels = karras_sigmas(5, 0.01, 20.0, 5.0)
+    expected = solver(name)(lambda x, s: x * 0.09 / (0.09 + s**2), 20 * noise, levels)
+    torch.testing.assert_close(make_solver(Grey(), config)(noise, weights), expected)
+
+
+def test_the_noise_of_a_set_is_normal_and_follows_its_seed():
+    store = plan(seed=4)
+    fixed = torch.Generator().manual_seed(store.set_seed(2))
+    assert torch.equal(set_noise(store, 2, (3, 4, 4)), torch.randn(3, 4, 4, generator=fixed))
+
+
 class Grainy(Grey):
     """The same, but overlooking a tenth of the noise where there is little."""
 
@@ -127,6 +145,23 @@ def test_settings_without_grain_are_those_of_older_stores():
         MixConfig(grain=1.002)
     with pytest.raises(SemmixError, match="rho must be positive"):
         MixConfig(rho=0)
+
+
+class Coarse(Grey):
+    """Answers as a GPU's networks do."""
+
+    knows_no_class = True
+
+    def denoise(self, x, sigma, class_weights):
+        return super().denoise(x, sigma, class_weights).bfloat16()
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_solvers_compute_in_float32_whatever_the_network_answers(guidance):
+    noise, weights = torch.randn(4, 1, 8, 8), torch.eye(3)[[0, 1, 2, 0]]
+    assert (
+        make_solver(Coarse(), MixConfig(guidance=guidance))(noise, weights).dtype == torch.float32
+    )
 
 
 class Broken(Grey):
@@ -308,6 +343,12 @@ def test_too_few_classes_are_named(capsys, tmp_path, monkeypatch, num_classes, c
     assert not Path("out").exists()
 
 
+def test_as_many_classes_as_a_task_needs_are_enough():
+    check_knows_classes(Grey(), 3)
+    with pytest.raises(SemmixError, match="3 in grey, 4 at least"):
+        check_knows_classes(Grey(), 4)
+
+
 def test_padding_shows_one_shape_to_the_sampler():
     seen = []
 
@@ -370,24 +411,25 @@ def test_user_mistakes_are_explained(generator, tmp_path):
 
 def test_guidance_moves_away_from_no_class(tmp_path):
     class Shifted:
-        """Images of class 0 are at 0.2, of class 1 at -0.2, of no class at 0."""
+        """Images of class 0 are at 0.3, of class 1 at -0.1, of no class at 0."""
 
         name, image_shape, num_classes, trained_on, digest = "toy", (1, 2, 2), 2, None, "1"
         device, knows_no_class = torch.device("cpu"), True
 
         def denoise(self, x, sigma, class_weights):
-            return (class_weights @ torch.tensor([0.2, -0.2])).reshape(-1, 1, 1, 1).expand_as(x)
+            return (class_weights @ torch.tensor([0.3, -0.1])).reshape(-1, 1, 1, 1).expand_as(x)
 
     noise, mixed = torch.randn(3, 1, 2, 2), mix_labels(0, 1, torch.tensor([0.0, 0.75, 1.0]), 2)
     for guidance in (1.0, 2.0, 0.5):
         sample = make_sampler(Shifted(), MixConfig(num_steps=4, batch_size=3, guidance=guidance))
-        expected = to_uint8(guidance * torch.tensor([-0.2, 0.1, 0.2]))
+        expected = to_uint8(guidance * torch.tensor([-0.1, 0.2, 0.3]))
         assert torch.equal(sample(noise, mixed)[:, 0, 0, 0], expected)
 
 
 def test_guidance_needs_a_generator_that_knows_no_class(generator, tmp_path):
-    with pytest.raises(SemmixError, match="label dropout"):
-        make_sampler(generator, MixConfig(guidance=2.0))
+    for unguided in (generator, Grey()):
+        with pytest.raises(SemmixError, match="label dropout"):
+            make_sampler(unguided, MixConfig(guidance=2.0))
     with pytest.raises(SemmixError, match="label dropout"):
         make_mixsets(generator, plan(), MixConfig(guidance=2.0), tmp_path / "mixsets")
     assert not (tmp_path / "mixsets").exists()  # none is claimed by what cannot begin
