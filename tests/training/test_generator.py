@@ -459,6 +459,13 @@ def test_captured_step_equals_the_plain_one_on_a_gpu():
         assert (grads - plain_grads).norm() < 0.02 * plain_grads.norm()
 
 
+@pytest.mark.parametrize("length", [0.01, 0.05, 0.1, 0.15, 0.25])
+def test_gamma_solves_its_equation(length):
+    gamma = gamma_of_length(length)
+    assert gamma > 0
+    assert (gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3)) == pytest.approx(length**2, rel=1e-9)
+
+
 def test_average_has_the_power_profile():
     """The weight of step t in the average is proportional to t^gamma, and as wide as asked for."""
     num_steps, length = 400, 0.1
