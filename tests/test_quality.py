@@ -27,6 +27,7 @@ from semmix.quality import (
     score_command,
     score_generator,
 )
+from semmix.sampling.classes import sample_classes
 from semmix.sampling.mix import MixConfig
 
 SAMPLER = MixConfig(num_steps=3, batch_size=50)
@@ -120,6 +121,20 @@ def test_kernel_distance_is_its_definition():
     mean, std = kernel_distance(x, y, num_subsets=3, subset_size=12)
     assert mean == pytest.approx(kernel_twin(x, y), rel=1e-9)
     assert std == pytest.approx(0, abs=1e-12)
+
+
+def test_kernel_distance_has_mean_and_deviation_of_its_subsets():
+    x, y = normals(20, 3), normals(14, 3, seed=1)
+    random = torch.Generator().manual_seed(7)
+    twins = []
+    for _ in range(3):
+        rows = [torch.randperm(len(z), generator=random)[:5] for z in (x, y)]
+        twins.append(kernel_twin(x[rows[0]], y[rows[1]]))
+    found = kernel_distance(x, y, num_subsets=3, subset_size=5, seed=7)
+    assert found == pytest.approx((np.mean(twins), np.std(twins)), rel=1e-9)
+    with pytest.raises(SemmixError, match="use 2 to 14"):
+        kernel_distance(x, y, subset_size=1)
+    assert kernel_distance(x, y, 1, 2)[1] == 0
 
 
 def test_kernel_distance_is_unbiased_over_subsets():
@@ -262,13 +277,41 @@ def test_a_score_measures_the_generators_own_samples(data, run):
     assert good.recognised is None
     assert len(good.lines()) == 4
 
-    from semmix.sampling.classes import sample_classes
-
     samples = encoder.embed(sample_classes(MeanDigits(data.train), 20, SAMPLER).flatten(0, 1))
     assert good.frechet == pytest.approx(frechet_of(samples, encoder.embed(data.train.images)))
     on_val = score_generator(MeanDigits(data.train), data, encoder, reference="val", **settings)
     assert on_val.frechet == pytest.approx(frechet_of(samples, encoder.embed(data.val.images)))
     assert on_val.feature_copying == good.feature_copying
+
+
+def test_a_score_is_made_of_its_parts(data, run):
+    encoder = load_encoder(f"classifier:{run}")
+    network = encoder.network
+    score = score_generator(
+        MeanDigits(data.train), data, encoder, num_samples=50, sampler=SAMPLER, reference="val",
+        classifier=network, seed=3, few=True,
+    )  # fmt: skip
+    images = sample_classes(MeanDigits(data.train), 5, SAMPLER, seed=3).flatten(0, 1)
+    sets = (images, data.val.images, data.train.images)
+    features = [encoder.embed(x) for x in sets]
+    pixels = [x.flatten(1).float() / 255 for x in sets]
+    for found, spaces in ((score.feature_copying, features), (score.pixel_copying, pixels)):
+        parts = measure_copying(*spaces)
+        assert (found.samples, found.held_out) == pytest.approx((parts.samples, parts.held_out))
+        assert found.near == parts.near
+    parts = kernel_distance(features[0], features[1], num_subsets=100, subset_size=25)
+    assert (score.kernel, score.kernel_std) == pytest.approx(parts)
+    labels = torch.arange(10).repeat_interleave(5)
+    assert score.recognised == recognition_rate(network, images, labels)
+    assert score.recognised_real == recognition_rate(network, data.val.images, data.val.labels)
+    assert (score.seed, score.num_samples, score.num_reference) == (3, 50, len(data.val))
+    assert (score.reference, score.reference_digest) == ("digits val", data.val.digest)
+
+
+def test_queries_are_spread_evenly():
+    rows = torch.arange(10)[:, None]
+    assert quality._spread(rows, 4).flatten().tolist() == [0, 3, 6, 9]
+    assert torch.equal(quality._spread(rows, 20), rows)
 
 
 def test_few_samples_and_other_data_are_refused(data, run):
