@@ -508,13 +508,26 @@ def test_user_mistakes_are_explained(tmp_path):
         ({"noise_mean": float("-inf")}, "noise_mean must be a finite number"),
         ({"label_dropout": 2.0}, "label_dropout must be a share"),
         ({"betas": (0.9, 1.0)}, "beta_2 must be a share"),
+        ({"betas": (1.0, 0.9)}, "beta_1 must be a share"),
+        ({"num_images": 0}, "needs a length"),
         ({"minutes": float("nan")}, "needs a length"),
+        ({"minutes": 0.0}, "needs a length"),
         ({"warmup": float("nan")}, "parts of the run"),
+        ({"warmup": -0.1}, "parts of the run"),
+        ({"decay": -0.1}, "parts of the run"),
+        ({"ema_lengths": ()}, "unusable EMA lengths"),
+        ({"ema_lengths": (0.1, 0.0)}, "unusable EMA lengths"),
+        ({"ema_lengths": (0.1, 0.26)}, "unusable EMA lengths"),
     ],
 )
 def test_senseless_settings_are_refused(changes, words):
     with pytest.raises(SemmixError, match=words):
         replace(CONFIG, **changes)
+
+
+def test_settings_at_their_ends_are_allowed():
+    replace(CONFIG, num_images=1, warmup=0.4, decay=0.6, ema_lengths=(0.25,), betas=(0.0, 0.0))
+    replace(CONFIG, warmup=0.0, decay=0.0, minutes=0.001)
 
 
 def test_training_goes_on_from_another_generator(trained, tmp_path):
