@@ -78,8 +78,9 @@ def test_artifact_holds_what_the_design_says(trained):
     assert (loaded.trained_on, loaded.digest) == ("split", manifest["digest"])
 
 
-def test_a_run_is_adam_on_the_denoising_loss(tmp_path):
-    """Against the loop written out: 44 images are six batches of 8."""
+def test_a_run_is_adam_on_the_denoising_loss(tmp_path, monkeypatch):
+    """Against the loop written out: 44 images are six batches of 8, three to a line of stats."""
+    monkeypatch.setattr(loop, "NUM_STATS", 2)
     config = replace(
         CONFIG, num_images=44, lr=0.01, warmup=0.3, decay=0.5, betas=(0.8, 0.99), seed=3,
         ema_lengths=(0.2, 0.1),
@@ -103,7 +104,11 @@ def test_a_run_is_adam_on_the_denoising_loss(tmp_path):
         share = 1 - (step / (step + 1)) ** (gamma_of_length(0.2) + 1)
         for name, weight in network.named_parameters():
             average[name] += share * (weight.detach() - average[name])
-    assert losses_in(out) == pytest.approx(losses, rel=1e-4)
+    rows = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
+    assert [row["nimg"] for row in rows] == [24, 48]
+    for k, row in enumerate(rows):
+        assert row["loss"] == pytest.approx(np.mean(losses[3 * k : 3 * k + 3]), rel=1e-4)
+        assert row["lr"] == loop.learning_rate((3 * k + 2.5) / 6, config)
     saved = load_file(out / "weights.safetensors")
     for name, weight in average.items():
         torch.testing.assert_close(saved[name], weight, rtol=1e-4, atol=1e-6)
@@ -194,6 +199,25 @@ def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, st
         load_generator(tmp_path, "cpu")
     train(tmp_path, held_out=toy_data(20))
     assert contents(tmp_path) == contents(trained)
+
+
+def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "NUM_STATS", 2)
+    config = replace(
+        CONFIG, num_images=80, checkpoint_seconds=0, num_grids=1
+    )  # five steps to a line
+    expected = contents(train(tmp_path / "whole", config))
+
+    def cut(path, groups, header, save=loop.save_checkpoint):
+        save(path, groups, header)
+        if header["step"] == 7:
+            raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", cut)
+        with pytest.raises(Stop):
+            train(tmp_path / "stopped", config)
+    assert contents(train(tmp_path / "stopped", config)) == expected
 
 
 @pytest.mark.parametrize("stop_at", [1, 7, 20])
