@@ -445,6 +445,21 @@ def test_step_replaces_gradients_and_follows_the_seed():
     assert torch.equal(gradients(1)[1], first)  # written, not added up
 
 
+@pytest.mark.parametrize("slope", [math.nan, math.inf, -math.inf])
+def test_gradients_that_are_no_numbers_become_zero(monkeypatch, slope):
+    _, gradients = step_on(torch.device("cpu"), CONFIG)
+    plain = gradients(1)[1]
+
+    def steep(denoise, *args, whole=loop.denoising_loss):
+        return whole(denoise, *args) + slope * denoise.model.map_layer0.bias.sum()
+
+    monkeypatch.setattr(loop, "denoising_loss", steep)
+    found = gradients(1)[1]
+    changed = found != plain
+    assert changed.sum() > 0
+    assert not found[changed].any()
+
+
 def dropout_masks(rank, monkeypatch):
     """Whether each value was kept, in every layer, in a step of one process of two."""
     kept, dropout = [], torch.nn.functional.dropout
@@ -481,6 +496,18 @@ def test_captured_step_equals_the_plain_one_on_a_gpu():
     for (loss, grads), (plain_loss, plain_grads) in zip(captured, plain, strict=False):
         assert loss == pytest.approx(plain_loss, rel=1e-3)
         assert (grads - plain_grads).norm() < 0.02 * plain_grads.norm()
+
+
+def test_an_averaged_network_is_a_copy_without_dropout():
+    network = EDMDenoiser(replace(NETWORK, dropout=0.5)).train()
+    before = {name: weight.clone() for name, weight in network.state_dict().items()}
+    ema = PowerEMA({name: weight + 1 for name, weight in network.named_parameters()}, 0.1)
+    averaged = loop.with_average(network, ema)
+    assert (averaged.training, network.training) == (False, True)
+    assert not any(weight.requires_grad for weight in averaged.parameters())
+    for name, weight in averaged.named_parameters():
+        assert torch.equal(weight, before[name] + 1)
+    assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
 
 
 @pytest.mark.parametrize("length", [0.01, 0.05, 0.1, 0.15, 0.25])
