@@ -132,8 +132,9 @@ def test_kernel_distance_has_mean_and_deviation_of_its_subsets():
         twins.append(kernel_twin(x[rows[0]], y[rows[1]]))
     found = kernel_distance(x, y, num_subsets=3, subset_size=5, seed=7)
     assert found == pytest.approx((np.mean(twins), np.std(twins)), rel=1e-9)
-    with pytest.raises(SemmixError, match="use 2 to 14"):
-        kernel_distance(x, y, subset_size=1)
+    for few in ((x, y, 3, 1), (x, y, 3, 15), (y, x, 3, 15)):
+        with pytest.raises(SemmixError, match="use 2 to 14"):
+            kernel_distance(*few)
     assert kernel_distance(x, y, 1, 2)[1] == 0
 
 
@@ -161,6 +162,7 @@ def test_statistics_do_not_depend_on_the_batches(batch_size):
 def test_statistics_need_two_rows():
     with pytest.raises(SemmixError, match="at least 2"):
         feature_statistics([torch.ones(1, 3)])
+    assert feature_statistics([torch.tensor([[1.0], [3.0]])]).covariance.item() == 2
     with pytest.raises(SemmixError, match="at least 2"):
         feature_statistics([])
 

@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import random
 import signal
+import sys
 import time
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from semmix.training.checkpoint import load_checkpoint
 from semmix.training.classifier import (
     TrainConfig,
     build_network,
+    make_batch,
     predict_logits,
     train_classifier,
 )
@@ -59,6 +61,8 @@ def test_a_run_leaves_all_its_files(tmp_path, toy_data):
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["test"]["acc"] > 0.6
     assert metrics["temperature"] > 0
+    manifest = json.loads((out / "config.json").read_text())
+    assert (manifest["class_names"], manifest["leak"]) == (["dark", "grey", "light"], False)
     network, _ = load_classifier(out)
     logits = load_file(out / "logits-test.safetensors")["logits"]
     assert torch.allclose(predict_logits(network, toy_data.test.images), logits, atol=1e-5)
@@ -94,6 +98,7 @@ def test_a_run_is_plain_sgd_on_shuffled_crops(tmp_path, toy_data):
             assert row["loss"] == pytest.approx(sum(losses[-3:]) / 3, rel=1e-5)
             assert row["lr"] == pytest.approx(sgd.param_groups[0]["lr"])
             logits = predict_logits(network, toy_data.val.images)
+            network.train()
             measured = summary(logits.softmax(1), toy_data.val.labels)
             for name in ("acc", "nll", "ece", "oe", "ue"):
                 assert row[f"val_{name}"] == pytest.approx(measured[name], rel=1e-5, abs=1e-7)
@@ -114,6 +119,67 @@ def test_metrics_are_those_of_the_logits(tmp_path, toy_data):
         "temperature": scaler.temperature,
         "test_after_temperature": summary(scaler.transform(test["logits"]), test["labels"]),
     }
+
+
+def test_the_first_of_the_best_epochs_is_kept(tmp_path, toy_data, monkeypatch):
+    """Accuracies are given; which weights each epoch ended with is watched."""
+    accuracies, weights = iter([0.2, 0.6, 0.6, 0.4]), []
+
+    def watched(network, images, *args, predict=loop.predict_logits, **settings):
+        weights.append({name: t.clone() for name, t in network.state_dict().items()})
+        return predict(network, images, *args, **settings)
+
+    def rated(probs, labels, whole=loop.summary):
+        return {**whole(probs, labels), "acc": next(accuracies, 0.0)}
+
+    monkeypatch.setattr(loop, "predict_logits", watched)
+    monkeypatch.setattr(loop, "summary", rated)
+    config = replace(SMALL, epochs=4, select="best")
+    network, _ = load_classifier(train_classifier(toy_data, config, tmp_path / "run"))
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, weights[1][name])
+    assert not all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
+
+
+OWN_METHOD = """
+from semmix.methods.ce import CrossEntropy
+
+seen = []
+
+class Watching(CrossEntropy):
+    def setup(self, labels):
+        seen.append(labels)
+
+    def end_epoch(self, logits, labels):
+        seen.append((logits, labels))
+"""
+
+
+def test_a_method_is_told_the_training_labels_and_every_validation(tmp_path, toy_data, monkeypatch):
+    (tmp_path / "own_method.py").write_text(OWN_METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = replace(SMALL, method="own_method:Watching")
+    out = train_classifier(toy_data, config, tmp_path / "run")
+    first, *epochs = sys.modules.pop("own_method").seen
+    assert torch.equal(first, toy_data.train.labels)
+    assert len(epochs) == 3
+    assert all(torch.equal(labels, toy_data.val.labels) for _, labels in epochs)
+    last = load_file(out / "logits-val.safetensors")["logits"]
+    torch.testing.assert_close(epochs[-1][0], last)
+
+
+def test_mixed_images_are_drawn_and_augmented_after_the_real_ones(toy_data, toy_source):
+    config = replace(SMALL, pad=2, flip=True)
+    pixels, labels = toy_data.train.images[:7], toy_data.train.labels[:7]
+    torch.manual_seed(1)
+    batch = make_batch(pixels, labels, torch.arange(7), toy_source.images, 2, config)
+    torch.manual_seed(1)
+    assert torch.equal(batch.images, crop_and_flip(pixels, 2, True))
+    drawn, soft_labels = toy_source.images.draw(labels, 2)
+    assert torch.equal(batch.mixed_images, crop_and_flip(drawn, 2, True))
+    assert torch.equal(batch.mixed_labels, soft_labels)
+    assert torch.equal(batch.labels, labels)
+    assert torch.equal(batch.index, torch.arange(7))
 
 
 def test_the_defaults_are_the_published_recipe():
@@ -411,6 +477,28 @@ def test_sets_of_other_images_are_refused_before_any_leak(tmp_path, toy_data, to
                 train_classifier(toy_data, settings, tmp_path / "run", leaky)
             assert words in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_belongs_to_the_sets_it_learned_from(tmp_path, toy_data, toy_source):
+    other = replace(toy_source, inputs={**toy_source.inputs, "mixsets": "others"})
+    config = replace(SMALL, method="csm", epochs=1)
+    out = train_classifier(toy_data, config, tmp_path / "csm", toy_source)
+    inputs = json.loads((out / "config.json").read_text())["inputs"]
+    assert inputs["mixed"] == toy_source.inputs
+    with pytest.raises(SemmixError, match=r"mixed\.mixsets was 'toy', now 'others'"):
+        train_classifier(toy_data, config, out, other)
+    config = replace(config, method="ce")  # which learns from none
+    out = train_classifier(toy_data, config, tmp_path / "ce", toy_source)
+    assert json.loads((out / "config.json").read_text())["inputs"]["mixed"] is None
+    train_classifier(toy_data, config, out, other)
+
+
+def test_batches_are_no_larger_than_the_training_split(tmp_path, toy_data):
+    whole, larger = (
+        train_classifier(toy_data, replace(SMALL, batch_size=size), tmp_path / str(size))
+        for size in (60, 100)
+    )
+    assert same_weights(whole, larger)
 
 
 def test_excluded_sets_are_named_where_they_are_missed(tmp_path, toy_data, toy_source):
