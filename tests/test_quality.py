@@ -316,9 +316,12 @@ def test_queries_are_spread_evenly():
     assert torch.equal(quality._spread(rows, 20), rows)
 
 
-def test_few_samples_and_other_data_are_refused(data, run):
+def test_few_samples_and_other_data_are_refused(data, run, monkeypatch):
     encoder = load_encoder(f"classifier:{run}")
     generator = MeanDigits(data.train)
+    with monkeypatch.context() as patch, pytest.raises(SemmixError, match=r"100\n.*--few"):
+        patch.setattr(quality, "MIN_SAMPLES", 150)  # of which there are enough real ones
+        score_generator(generator, data, encoder, sampler=SAMPLER, num_samples=100)
     with pytest.raises(SemmixError, match=r"200\n.*--few"):  # the reference is what is small
         score_generator(generator, data, encoder, sampler=SAMPLER)
     with pytest.raises(SemmixError, match="learned from another split"):
