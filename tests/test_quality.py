@@ -399,7 +399,8 @@ def test_the_command_prints_and_writes(data, run, tmp_path, capsys):
     save_generator(artifact, config, EDMDenoiser(config).state_dict(), data.train.digest)
     arguments = (
         f"{tmp_path / 'tiny'} digits --extractor classifier:{run} --classifier {run} --samples 50 "
-        f"--few --num-steps 2 --batch-size 50 --out {tmp_path / 'score.json'} --train-size 200"
+        f"--few --num-steps 2 --batch-size 50 --out {tmp_path / 'score.json'} --train-size 200 "
+        "--reference val --seed 3"
     ).split()
     score_command(tyro.cli(GeneratorScore, args=arguments))
     printed = capsys.readouterr().out
@@ -408,5 +409,6 @@ def test_the_command_prints_and_writes(data, run, tmp_path, capsys):
     assert "recognised as their class" in printed
     written = json.loads((tmp_path / "score.json").read_text())
     assert written["num_samples"] == 50
+    assert (written["reference"], written["seed"]) == ("digits val", 3)
     assert written["sampler"]["precision"] == "float32"
     assert written["pixel_copying"]["held_out"] > 0

@@ -135,6 +135,12 @@ def test_mixing_outputs_is_linear_and_costs_one_evaluation_per_class():
     assert generator.network.calls == 2
 
 
+def test_mixing_conditions_costs_one_evaluation():
+    generator = gaussians()
+    generator.denoise(torch.randn(2, 1, 2, 2), torch.ones(2), torch.full((2, 3), 1 / 3))
+    assert generator.network.calls == 1
+
+
 @pytest.mark.parametrize("mixing", ["conditions", "outputs"])
 def test_guidance_leads_away_from_no_class(mixing):
     x, sigma = torch.randn(2, 1, 2, 2), torch.ones(2)
@@ -162,6 +168,7 @@ def test_user_mistakes_are_explained():
         AdapterConfig(mixing="output")  # pyright: ignore[reportArgumentType]
     with pytest.raises(SemmixError, match="guidance"):
         AdapterConfig(guidance=-1)
+    assert AdapterConfig(guidance=0).guidance == 0
     with pytest.raises(SemmixError, match="did you mean 'prompts'"):
         AdapterConfig.from_json({"prompt": ["a cat"]})
     for value in ([], {"prompts": "a cat"}):

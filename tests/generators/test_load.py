@@ -1,10 +1,12 @@
 """Folders, the zoo, and what is wrong with them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from semmix import generators
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
 from semmix.generators import find_folder, load_generator
@@ -75,6 +77,19 @@ def test_zoo_beside_the_working_folder_is_found(zoo, monkeypatch):
     monkeypatch.delenv("SEMMIX_ZOO")
     monkeypatch.chdir(zoo.parent)
     assert load_generator("zoo:owls", "cpu").name == "owls"
+
+
+def test_a_generator_is_named_by_its_folder_however_it_is_reached(zoo, monkeypatch):
+    monkeypatch.chdir(zoo / "owls")
+    assert load_generator(".", "cpu").name == "owls"
+
+
+def test_the_zoo_of_the_checkout_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.delenv("SEMMIX_ZOO", raising=False)
+    monkeypatch.chdir(tmp_path)
+    checkout = Path(generators.__file__).parents[3]  # has no zoo where the package is installed
+    for manifest in checkout.glob("zoo/*/generator.json"):
+        assert find_folder(f"zoo:{manifest.parent.name}") == manifest.parent
 
 
 def test_misspelt_name_gets_a_hint(zoo):
