@@ -2,6 +2,7 @@
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from semmix.generators.adapters import (
     AdapterConfig,
     DiscreteGenerator,
     DiscreteTimes,
+    LatentGenerator,
     MixedEmbedding,
 )
 from semmix.mixsets import MixSets
@@ -149,6 +151,24 @@ def test_guidance_leads_away_from_no_class(mixing):
     guided = gaussians(mixing=mixing, guidance=3.0).denoise(x, sigma, weights)
     no_class = exact(x, sigma, CENTRES[3].expand(2))
     torch.testing.assert_close(guided, no_class + 3 * (plain - no_class), atol=1e-4, rtol=1e-4)
+
+
+class PlainVAE:
+    """Latents are its images, scaled and shifted."""
+
+    config = SimpleNamespace(scaling_factor=0.5, shift_factor=0.3)
+
+    def decode(self, latents):
+        return SimpleNamespace(sample=latents)
+
+
+def test_latents_are_scaled_back_and_shifted_before_they_are_decoded():
+    network, shape = Gaussians("epsilon"), (1, 2, 2)
+    generator = LatentGenerator(
+        "toy", network, network.times, shape, 3, 4, "digest", AdapterConfig(), shape, PlainVAE()
+    )
+    latents = torch.randn(18, *shape)
+    torch.testing.assert_close(generator.decode(latents), 2 * latents + 0.3)
 
 
 def test_one_hot_weights_are_the_table_row_to_the_bit():

@@ -1,7 +1,8 @@
 """Our networks against the official checkpoints' names, and against a plain float64 twin."""
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -153,8 +154,14 @@ def test_compiled_networks_have_the_same_output_and_gradients(kind, small_networ
         )
 
 
+@pytest.mark.parametrize("kind", ["vp", "ve", "adm"])
+def test_settings_survive_json(kind, small_networks):
+    config = small_networks[kind]
+    assert EDMConfig.from_json(json.loads(json.dumps(asdict(config)))) == config
+
+
 def test_user_mistakes_are_explained():
-    with pytest.raises(SemmixError, match="multiple of 8"):
+    with pytest.raises(SemmixError, match="multiple of 8: use --size 16"):
         EDMConfig(resolution=12, channels=3, num_classes=2, channel_mult=(1, 1, 1, 1))
     with pytest.raises(SemmixError, match="compact32"):
         network_preset("compact3", (3, 32, 32), 10)
