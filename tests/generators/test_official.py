@@ -16,7 +16,7 @@ import torch
 
 from semmix._errors import SemmixError
 from semmix.generators import load_generator
-from semmix.generators.edm2 import EDM2Config, EDM2Denoiser
+from semmix.generators.edm2 import EDM2Config, EDM2Denoiser, mp_cat
 from semmix.generators.official import NETWORK_NAMES, convert_checkpoint, read_official
 from semmix.generators.pickles import BoundedFile, RefusedPickleError, read_pickle
 
@@ -248,6 +248,15 @@ def test_edm2_pickle_converts_and_equals_the_plain_twin(write, tmp_path):
     ours = generator.denoise(x, sigma, labels)
     assert (plain - x).abs().max() > 0.1
     torch.testing.assert_close(ours.double(), plain, rtol=1e-5, atol=1e-5)
+
+
+def test_edm2_concatenates_by_shares_of_the_magnitude():
+    """Of both parts as one, the mean square stays one; that of each is in its share's square."""
+    a, b = torch.ones(1, 2, 1, 1), torch.ones(1, 6, 1, 1)
+    whole = mp_cat(a, b, 0.3)
+    assert whole.square().mean() == pytest.approx(1)
+    squares = [part.square().sum().item() for part in (whole[:, :2], whole[:, 2:])]
+    assert squares[0] / squares[1] == pytest.approx((0.7 / 0.3) ** 2)
 
 
 def test_edm2_has_the_official_number_of_entries():
