@@ -191,6 +191,11 @@ def test_the_defaults_are_the_published_recipe():
     }  # fmt: skip
 
 
+def test_a_network_to_start_from_is_named_without_its_folder():
+    here, there = (TrainConfig(init=f"{folder}/mine").to_json() for folder in ("here", "there"))
+    assert here == there == {**TrainConfig().to_json(), "classifier": "mine"}
+
+
 def test_a_second_process_in_the_folder_is_refused(tmp_path, toy_data, monkeypatch):
     """Two would interleave their lines of stats.jsonl and overwrite each other's checkpoints."""
     whole = train_classifier(toy_data, SMALL, tmp_path / "whole")
