@@ -489,7 +489,10 @@ def test_a_run_belongs_to_the_sets_it_learned_from(tmp_path, toy_data, toy_sourc
     config = replace(SMALL, method="csm", epochs=1)
     out = train_classifier(toy_data, config, tmp_path / "csm", toy_source)
     inputs = json.loads((out / "config.json").read_text())["inputs"]
-    assert inputs["mixed"] == toy_source.inputs
+    assert inputs == {
+        "config": config.to_json(), "dataset": "toy", "train": toy_data.train.digest,
+        "val": toy_data.val.digest, "test": toy_data.test.digest, "mixed": toy_source.inputs,
+    }  # fmt: skip
     with pytest.raises(SemmixError, match=r"mixed\.mixsets was 'toy', now 'others'"):
         train_classifier(toy_data, config, out, other)
     config = replace(config, method="ce")  # which learns from none
