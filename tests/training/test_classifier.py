@@ -272,6 +272,25 @@ def test_stopped_run_goes_on_to_the_same_weights(
     assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
 
 
+def test_stats_after_the_last_checkpoint_are_written_once(tmp_path, toy_data, monkeypatch):
+    """The checkpoint is of step 4; the second line, of step 6, comes again."""
+    config = replace(SMALL, checkpoint_seconds=0)
+    whole = train_classifier(toy_data, config, tmp_path / "whole")
+
+    def save_once(path, groups, header, save=loop.save_checkpoint):
+        if header["step"] == 4:
+            save(path, groups, header)
+        if header["step"] == 8:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "save_checkpoint", save_once)
+        train_classifier(toy_data, config, tmp_path / "stopped")
+    stopped = train_classifier(toy_data, config, tmp_path / "stopped")
+    assert same_weights(whole, stopped)
+    assert (whole / "stats.jsonl").read_bytes() == (stopped / "stats.jsonl").read_bytes()
+
+
 def test_run_without_momentum_goes_on_to_the_same_weights(tmp_path, toy_data, monkeypatch):
     """Its optimizer has no memory, so a checkpoint holds none."""
     config = replace(SMALL, momentum=0.0, checkpoint_seconds=0)

@@ -220,6 +220,19 @@ def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_p
     assert contents(train(tmp_path / "stopped", config)) == expected
 
 
+def test_stats_after_the_last_checkpoint_are_written_once(trained, tmp_path, monkeypatch):
+    def save_once(path, groups, header, save=loop.save_checkpoint):
+        if header["step"] == 4:
+            save(path, groups, header)
+        if header["step"] == 8:
+            raise Stop
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(loop, "save_checkpoint", save_once)
+        train(tmp_path, replace(CONFIG, checkpoint_seconds=0), held_out=toy_data(20))
+    assert contents(train(tmp_path, held_out=toy_data(20))) == contents(trained)
+
+
 @pytest.mark.parametrize("stop_at", [1, 7, 20])
 def test_ctrl_c_within_a_step_loses_nothing(trained, tmp_path, monkeypatch, stop_at):
     """No checkpoint is due: the one of Ctrl-C, after the step it came in, is all there is."""
