@@ -33,9 +33,23 @@ def test_broadcasts():
     assert labels[1, 1].tolist() == [0.0, 0.5, 0.5]
 
 
-@pytest.mark.parametrize("bad", [(0, 3, 0.5), (-1, 0, 0.5), (0, 1, 1.5), (0, 1, float("nan"))])
+def test_labels_are_float32_whatever_they_are_made_of():
+    classes = torch.tensor([0, 1], dtype=torch.int16)
+    labels = mix_labels(classes, 2, torch.tensor([0.25, 1.0], dtype=torch.float64), 3)
+    assert labels.dtype == torch.float32
+    assert labels.tolist() == [[0.25, 0, 0.75], [0, 1, 0]]
+    assert mix_labels([], [], [], 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (0, 3, 0.5), (-1, 0, 0.5), ([0, 3], 0, 0.5), ([0, -1], 0, 0.5),
+        (0, 1, 1.5), (0, 1, -0.5), (0, 1, [0.5, 1.5]), (0, 1, float("nan")),
+    ],
+)  # fmt: skip
 def test_nonsense_is_refused(bad):
-    with pytest.raises(SemmixError):
+    with pytest.raises(SemmixError, match=r"class out of range|lam must lie"):
         mix_labels(*bad, num_classes=3)
 
 
@@ -43,5 +57,6 @@ def test_grid_has_both_ends():
     assert lambda_grid(8)[0] == 0
     assert lambda_grid(8)[-1] == 1
     assert len(lambda_grid()) == 8
+    assert lambda_grid(2) == (0, 1)
     with pytest.raises(SemmixError, match="ends"):
         lambda_grid(1)

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from semmix import MixPlan, MixSets, SemmixError
 from semmix.export import export_folder, export_parquet
@@ -39,6 +39,7 @@ def test_what_is_written_is_read(tmp_path):
     store = filled(tmp_path)
     everything = torch.cat([shard_images(k) for k in range(3)])
     assert torch.equal(store.read_all(), everything)
+    assert store.read_all().dtype == torch.uint8
     for n in (0, 3, 6):
         assert torch.equal(store.read_set(n), everything[n])
     assert store.pairs().tolist()[3] == [0, 1]
@@ -119,6 +120,31 @@ def test_deleted_shard_is_named_and_made_again(tmp_path):
     assert again.digest == digest
 
 
+def test_damage_after_reading_is_found(tmp_path):
+    store = filled(tmp_path)
+    store.read_all()
+    data = bytearray(store.shard_path(1).read_bytes())
+    data[-1] ^= 0xFF
+    store.shard_path(1).write_bytes(data)
+    assert ["shard-00001" in line for line in store.verify()] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("images", "header is not readable"), ("pixels", "images")]
+)
+def test_a_foreign_file_in_the_place_of_a_shard_is_named(tmp_path, name, words):
+    store = filled(tmp_path)
+    save_file({name: shard_images(0)}, store.shard_path(0))
+    with pytest.raises(SemmixError, match=rf"shard-00000.*{words}"):
+        store.read_set(0)
+
+
+@pytest.mark.parametrize("n", [-1, 7])
+def test_a_set_beyond_the_last_is_refused(tmp_path, n):
+    with pytest.raises(SemmixError, match=r"no such set.*\n.*from 0 to 6"):
+        filled(tmp_path).read_set(n)
+
+
 def test_truncated_shard_is_found(tmp_path):
     path = filled(tmp_path).shard_path(0)
     path.write_bytes(path.read_bytes()[:-5])
@@ -144,8 +170,9 @@ def test_another_generator_is_refused(tmp_path):
 
 
 def test_wrong_shape_is_refused(tmp_path):
-    with pytest.raises(SemmixError, match="wrong shape"):
-        create(tmp_path).write_shard(0, shard_images(0).float())
+    for images in (shard_images(0).float(), shard_images(2)):
+        with pytest.raises(SemmixError, match="wrong shape"):
+            create(tmp_path).write_shard(0, images)
 
 
 def test_full_disk_loses_nothing(tmp_path):

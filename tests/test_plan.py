@@ -7,7 +7,7 @@ from semmix.plan import MixPlan, all_pairs, tournament_pairs
 
 
 def plan(**changes) -> MixPlan:
-    settings = {"num_classes": 4, "num_sets": 23, "pairs": all_pairs(4), "sets_per_shard": 5}
+    settings = {"num_classes": 4, "num_sets": 23, "pairs": all_pairs(4), "sets_per_shard": 4}
     return MixPlan(**{**settings, **changes})
 
 
@@ -52,6 +52,12 @@ def test_set_seeds_differ_and_depend_on_the_store_seed():
 def test_seed_is_pinned():
     """Changing how seeds are made would silently change every store."""
     assert plan().set_seed(0) == 1936167655743071699
+    assert plan(seed=3).set_seed(5) == 1978840015931179720
+
+
+def test_drawn_lams_are_pinned():
+    lams = plan(seed=3, beta=0.4, lams=(0.0, 0.5, 0.5, 1.0)).set_lams(5)
+    assert lams == pytest.approx((0.0, 0.4485375122134223, 0.8607056395341154, 1.0), abs=1e-15)
 
 
 def test_beta_draws_keep_the_ends_and_rise():
@@ -75,15 +81,20 @@ def test_json_round_trip():
     ("changes", "words"),
     [
         ({"num_sets": 0}, "needs sets"),
+        ({"sets_per_shard": 0}, "needs sets"),
         ({"pairs": ()}, "needs pairs"),
         ({"pairs": ((1, 1),)}, "not a pair"),
         ({"pairs": ((0, 4),)}, "not a pair"),
+        ({"pairs": ((4, 0),)}, "not a pair"),
+        ({"pairs": ((0, -1),)}, "not a pair"),
+        ({"pairs": ((-1, 0),)}, "not a pair"),
         ({"lams": (1.0, 0.0)}, "rise"),
         ({"lams": (0.0, 1.5)}, "rise"),
         ({"lams": ()}, "rise"),
         ({"lams": (0.0, float("nan"), 1.0)}, "rise"),
         ({"lams": (0.5,), "beta": 1.0}, "two ends"),
         ({"beta": -1.0}, "positive"),
+        ({"beta": 0.0}, "positive"),
         ({"beta": float("nan")}, "positive"),  # drawing from it would never end
         ({"beta": float("inf")}, "positive"),
     ],
@@ -91,3 +102,10 @@ def test_json_round_trip():
 def test_impossible_plans_are_refused(changes, words):
     with pytest.raises(SemmixError, match=words):
         plan(**changes)
+
+
+def test_the_smallest_plans_are_plans():
+    assert plan(num_sets=1, sets_per_shard=1).num_shards == 1
+    assert plan(lams=(0.5,)).set_lams(0) == (0.5,)
+    assert plan(lams=(0.0, 1.0), beta=1.0).set_lams(0) == (0.0, 1.0)
+    assert plan(pairs=((3, 0), (0, 3))).pair(2) == (3, 0)

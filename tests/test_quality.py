@@ -27,6 +27,7 @@ from semmix.quality import (
     score_command,
     score_generator,
 )
+from semmix.sampling.classes import sample_classes
 from semmix.sampling.mix import MixConfig
 
 SAMPLER = MixConfig(num_steps=3, batch_size=50)
@@ -122,6 +123,21 @@ def test_kernel_distance_is_its_definition():
     assert std == pytest.approx(0, abs=1e-12)
 
 
+def test_kernel_distance_has_mean_and_deviation_of_its_subsets():
+    x, y = normals(20, 3), normals(14, 3, seed=1)
+    random = torch.Generator().manual_seed(7)
+    twins = []
+    for _ in range(3):
+        rows = [torch.randperm(len(z), generator=random)[:5] for z in (x, y)]
+        twins.append(kernel_twin(x[rows[0]], y[rows[1]]))
+    found = kernel_distance(x, y, num_subsets=3, subset_size=5, seed=7)
+    assert found == pytest.approx((np.mean(twins), np.std(twins)), rel=1e-9)
+    for few in ((x, y, 3, 1), (x, y, 3, 15), (y, x, 3, 15)):
+        with pytest.raises(SemmixError, match="use 2 to 14"):
+            kernel_distance(*few)
+    assert kernel_distance(x, y, 1, 2)[1] == 0
+
+
 def test_kernel_distance_is_unbiased_over_subsets():
     x, y = normals(600, 4), normals(600, 4, seed=0, shift=0.4)
     whole, _ = kernel_distance(x, y, 1, 600)
@@ -146,6 +162,7 @@ def test_statistics_do_not_depend_on_the_batches(batch_size):
 def test_statistics_need_two_rows():
     with pytest.raises(SemmixError, match="at least 2"):
         feature_statistics([torch.ones(1, 3)])
+    assert feature_statistics([torch.tensor([[1.0], [3.0]])]).covariance.item() == 2
     with pytest.raises(SemmixError, match="at least 2"):
         feature_statistics([])
 
@@ -262,8 +279,6 @@ def test_a_score_measures_the_generators_own_samples(data, run):
     assert good.recognised is None
     assert len(good.lines()) == 4
 
-    from semmix.sampling.classes import sample_classes
-
     samples = encoder.embed(sample_classes(MeanDigits(data.train), 20, SAMPLER).flatten(0, 1))
     assert good.frechet == pytest.approx(frechet_of(samples, encoder.embed(data.train.images)))
     on_val = score_generator(MeanDigits(data.train), data, encoder, reference="val", **settings)
@@ -271,9 +286,42 @@ def test_a_score_measures_the_generators_own_samples(data, run):
     assert on_val.feature_copying == good.feature_copying
 
 
-def test_few_samples_and_other_data_are_refused(data, run):
+def test_a_score_is_made_of_its_parts(data, run):
+    encoder = load_encoder(f"classifier:{run}")
+    network = encoder.network
+    score = score_generator(
+        MeanDigits(data.train), data, encoder, num_samples=50, sampler=SAMPLER, reference="val",
+        classifier=network, seed=3, few=True,
+    )  # fmt: skip
+    images = sample_classes(MeanDigits(data.train), 5, SAMPLER, seed=3).flatten(0, 1)
+    sets = (images, data.val.images, data.train.images)
+    features = [encoder.embed(x) for x in sets]
+    pixels = [x.flatten(1).float() / 255 for x in sets]
+    for found, spaces in ((score.feature_copying, features), (score.pixel_copying, pixels)):
+        parts = measure_copying(*spaces)
+        assert (found.samples, found.held_out) == pytest.approx((parts.samples, parts.held_out))
+        assert found.near == parts.near
+    parts = kernel_distance(features[0], features[1], num_subsets=100, subset_size=25)
+    assert (score.kernel, score.kernel_std) == pytest.approx(parts)
+    labels = torch.arange(10).repeat_interleave(5)
+    assert score.recognised == recognition_rate(network, images, labels)
+    assert score.recognised_real == recognition_rate(network, data.val.images, data.val.labels)
+    assert (score.seed, score.num_samples, score.num_reference) == (3, 50, len(data.val))
+    assert (score.reference, score.reference_digest) == ("digits val", data.val.digest)
+
+
+def test_queries_are_spread_evenly():
+    rows = torch.arange(10)[:, None]
+    assert quality._spread(rows, 4).flatten().tolist() == [0, 3, 6, 9]
+    assert torch.equal(quality._spread(rows, 20), rows)
+
+
+def test_few_samples_and_other_data_are_refused(data, run, monkeypatch):
     encoder = load_encoder(f"classifier:{run}")
     generator = MeanDigits(data.train)
+    with monkeypatch.context() as patch, pytest.raises(SemmixError, match=r"100\n.*--few"):
+        patch.setattr(quality, "MIN_SAMPLES", 150)  # of which there are enough real ones
+        score_generator(generator, data, encoder, sampler=SAMPLER, num_samples=100)
     with pytest.raises(SemmixError, match=r"200\n.*--few"):  # the reference is what is small
         score_generator(generator, data, encoder, sampler=SAMPLER)
     with pytest.raises(SemmixError, match="learned from another split"):
@@ -351,7 +399,8 @@ def test_the_command_prints_and_writes(data, run, tmp_path, capsys):
     save_generator(artifact, config, EDMDenoiser(config).state_dict(), data.train.digest)
     arguments = (
         f"{tmp_path / 'tiny'} digits --extractor classifier:{run} --classifier {run} --samples 50 "
-        f"--few --num-steps 2 --batch-size 50 --out {tmp_path / 'score.json'} --train-size 200"
+        f"--few --num-steps 2 --batch-size 50 --out {tmp_path / 'score.json'} --train-size 200 "
+        "--reference val --seed 3"
     ).split()
     score_command(tyro.cli(GeneratorScore, args=arguments))
     printed = capsys.readouterr().out
@@ -360,5 +409,6 @@ def test_the_command_prints_and_writes(data, run, tmp_path, capsys):
     assert "recognised as their class" in printed
     written = json.loads((tmp_path / "score.json").read_text())
     assert written["num_samples"] == 50
+    assert (written["reference"], written["seed"]) == ("digits val", 3)
     assert written["sampler"]["precision"] == "float32"
     assert written["pixel_copying"]["held_out"] > 0

@@ -2,6 +2,7 @@
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from semmix.generators.adapters import (
     AdapterConfig,
     DiscreteGenerator,
     DiscreteTimes,
+    LatentGenerator,
     MixedEmbedding,
 )
 from semmix.mixsets import MixSets
@@ -135,6 +137,12 @@ def test_mixing_outputs_is_linear_and_costs_one_evaluation_per_class():
     assert generator.network.calls == 2
 
 
+def test_mixing_conditions_costs_one_evaluation():
+    generator = gaussians()
+    generator.denoise(torch.randn(2, 1, 2, 2), torch.ones(2), torch.full((2, 3), 1 / 3))
+    assert generator.network.calls == 1
+
+
 @pytest.mark.parametrize("mixing", ["conditions", "outputs"])
 def test_guidance_leads_away_from_no_class(mixing):
     x, sigma = torch.randn(2, 1, 2, 2), torch.ones(2)
@@ -143,6 +151,24 @@ def test_guidance_leads_away_from_no_class(mixing):
     guided = gaussians(mixing=mixing, guidance=3.0).denoise(x, sigma, weights)
     no_class = exact(x, sigma, CENTRES[3].expand(2))
     torch.testing.assert_close(guided, no_class + 3 * (plain - no_class), atol=1e-4, rtol=1e-4)
+
+
+class PlainVAE:
+    """Latents are its images, scaled and shifted."""
+
+    config = SimpleNamespace(scaling_factor=0.5, shift_factor=0.3)
+
+    def decode(self, latents):
+        return SimpleNamespace(sample=latents)
+
+
+def test_latents_are_scaled_back_and_shifted_before_they_are_decoded():
+    network, shape = Gaussians("epsilon"), (1, 2, 2)
+    generator = LatentGenerator(
+        "toy", network, network.times, shape, 3, 4, "digest", AdapterConfig(), shape, PlainVAE()
+    )
+    latents = torch.randn(18, *shape)
+    torch.testing.assert_close(generator.decode(latents), 2 * latents + 0.3)
 
 
 def test_one_hot_weights_are_the_table_row_to_the_bit():
@@ -162,6 +188,7 @@ def test_user_mistakes_are_explained():
         AdapterConfig(mixing="output")  # pyright: ignore[reportArgumentType]
     with pytest.raises(SemmixError, match="guidance"):
         AdapterConfig(guidance=-1)
+    assert AdapterConfig(guidance=0).guidance == 0
     with pytest.raises(SemmixError, match="did you mean 'prompts'"):
         AdapterConfig.from_json({"prompt": ["a cat"]})
     for value in ([], {"prompts": "a cat"}):

@@ -1,13 +1,15 @@
 """Folders, the zoo, and what is wrong with them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from semmix import generators
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
-from semmix.generators import load_generator
+from semmix.generators import find_folder, load_generator
 from semmix.generators.folder import MANIFEST, WEIGHTS, save_generator
 
 
@@ -32,10 +34,62 @@ def test_zoo_generator_is_found_by_name(zoo):
     assert load_generator(zoo / "owls", "cpu").digest == generator.digest
 
 
+@pytest.mark.parametrize(
+    ("details", "known"),
+    [({}, False), ({"label_dropout": 0.0}, False), ({"label_dropout": 0.1}, True)],
+)
+def test_no_class_is_known_after_label_dropout_alone(
+    tmp_path, small_networks, lively, details, known
+):
+    config = small_networks["vp"]
+    artifact = begin_artifact(tmp_path, MANIFEST, "generator", {})
+    save_generator(artifact, config, lively(config).state_dict(), None, **details)
+    assert load_generator(tmp_path, "cpu").knows_no_class is known
+
+
+def test_a_loaded_network_is_ready_to_predict(zoo):
+    network = load_generator("zoo:owls", "cpu").network
+    assert not network.training
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_settings_of_another_network_are_noticed(zoo):
+    """The weights alone would fit."""
+    path = zoo / "owls" / MANIFEST
+    manifest = json.loads(path.read_text())
+    manifest["network"]["sigma_data"] = 0.6
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(SemmixError, match="digest"):
+        load_generator("zoo:owls", "cpu")
+
+
+def test_the_named_zoo_comes_before_that_of_the_working_folder(zoo, tmp_path, monkeypatch):
+    near = tmp_path / "here" / "zoo" / "owls"
+    near.mkdir(parents=True)
+    (near / MANIFEST).write_text("{}")
+    monkeypatch.chdir(tmp_path / "here")
+    assert find_folder("zoo:owls") == zoo / "owls"
+    monkeypatch.delenv("SEMMIX_ZOO")
+    assert find_folder("zoo:owls").resolve() == near
+
+
 def test_zoo_beside_the_working_folder_is_found(zoo, monkeypatch):
     monkeypatch.delenv("SEMMIX_ZOO")
     monkeypatch.chdir(zoo.parent)
     assert load_generator("zoo:owls", "cpu").name == "owls"
+
+
+def test_a_generator_is_named_by_its_folder_however_it_is_reached(zoo, monkeypatch):
+    monkeypatch.chdir(zoo / "owls")
+    assert load_generator(".", "cpu").name == "owls"
+
+
+def test_the_zoo_of_the_checkout_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.delenv("SEMMIX_ZOO", raising=False)
+    monkeypatch.chdir(tmp_path)
+    checkout = Path(generators.__file__).parents[3]  # has no zoo where the package is installed
+    for manifest in checkout.glob("zoo/*/generator.json"):
+        assert find_folder(f"zoo:{manifest.parent.name}") == manifest.parent
 
 
 def test_misspelt_name_gets_a_hint(zoo):

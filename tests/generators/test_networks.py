@@ -1,6 +1,8 @@
 """Our networks against the official checkpoints' names, and against a plain float64 twin."""
 
+import json
 import math
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -58,9 +60,57 @@ def test_other_official_networks_have_their_entries():
     assert entries["model.enc.32x32_down.skip.resample_filter"] == (1, 1, 2, 2)
 
 
-def test_compact_presets_have_their_size():
-    assert shapes("compact32", (3, 32, 32), 10)[1] == 22_171_011
-    assert 300_000 < shapes("digits", (1, 8, 8), 10)[1] < 600_000
+@pytest.mark.parametrize(
+    ("preset", "size", "num_parameters", "dropout"),
+    [
+        ("digits", 8, 422_617, 0.2),
+        ("compact32", 32, 22_171_011, 0.0),
+        ("compact64", 64, 22_479_171, 0.0),
+        ("compact128", 128, 23_257_155, 0.0),
+        ("cpu32", 32, 744_979, 0.1),
+        ("cpu64", 64, 1_235_155, 0.1),
+        ("cpu128", 128, 1_212_235, 0.1),
+        ("edm-vp", 32, 55_735_299, 0.13),
+        ("edm-ve", 32, 56_400_643, 0.13),
+        ("edm-adm", 64, 295_138_947, 0.1),
+    ],
+)
+def test_presets_have_their_size(preset, size, num_parameters, dropout):
+    image_shape = (1 if preset == "digits" else 3, size, size)
+    assert shapes(preset, image_shape, 10)[1] == num_parameters
+    assert network_preset(preset, image_shape, 10).dropout == dropout
+
+
+def test_a_fresh_ddpm_starts_as_its_skips(small_networks):
+    """Uniform weights of Xavier's width, next to nothing where a block's own part ends."""
+    torch.manual_seed(0)
+    for name, parameter in EDMDenoiser(small_networks["vp"]).named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        else:
+            fan_out, fan_in = (parameter.transpose(0, k)[0].numel() for k in (0, 1))
+            width = math.sqrt(6 / (fan_in + fan_out))
+            if name.endswith(("conv1.weight", "proj.weight", "aux_conv.weight")):
+                width *= 1e-5
+            if name.endswith("qkv.weight"):
+                width *= math.sqrt(0.2)
+            assert 0.9 * width < parameter.abs().max() <= width * (1 + 1e-6), name
+
+
+def test_a_fresh_adm_starts_as_its_skips(small_networks):
+    torch.manual_seed(0)
+    config = replace(small_networks["adm"], augment_dim=9)
+    for name, parameter in EDMDenoiser(config).named_parameters():
+        layer = name.split(".")[-2]
+        if layer in ("conv1", "proj", "out_conv", "map_augment"):
+            assert not parameter.any(), name
+        elif layer == "map_label":
+            assert parameter.detach().std() == pytest.approx(1, abs=0.05)
+        elif "norm" not in layer and name.endswith("weight"):
+            width = parameter[0].numel() ** -0.5
+            assert 0.9 * width < parameter.abs().max() <= width * (1 + 1e-6), name
 
 
 def test_mixed_label_equals_mixed_class_embedding(small_networks, lively):
@@ -104,8 +154,14 @@ def test_compiled_networks_have_the_same_output_and_gradients(kind, small_networ
         )
 
 
+@pytest.mark.parametrize("kind", ["vp", "ve", "adm"])
+def test_settings_survive_json(kind, small_networks):
+    config = small_networks[kind]
+    assert EDMConfig.from_json(json.loads(json.dumps(asdict(config)))) == config
+
+
 def test_user_mistakes_are_explained():
-    with pytest.raises(SemmixError, match="multiple of 8"):
+    with pytest.raises(SemmixError, match="multiple of 8: use --size 16"):
         EDMConfig(resolution=12, channels=3, num_classes=2, channel_mult=(1, 1, 1, 1))
     with pytest.raises(SemmixError, match="compact32"):
         network_preset("compact3", (3, 32, 32), 10)

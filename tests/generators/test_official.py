@@ -16,7 +16,7 @@ import torch
 
 from semmix._errors import SemmixError
 from semmix.generators import load_generator
-from semmix.generators.edm2 import EDM2Config, EDM2Denoiser
+from semmix.generators.edm2 import Block, EDM2Config, EDM2Denoiser, mp_cat
 from semmix.generators.official import NETWORK_NAMES, convert_checkpoint, read_official
 from semmix.generators.pickles import BoundedFile, RefusedPickleError, read_pickle
 
@@ -250,11 +250,44 @@ def test_edm2_pickle_converts_and_equals_the_plain_twin(write, tmp_path):
     torch.testing.assert_close(ours.double(), plain, rtol=1e-5, atol=1e-5)
 
 
+def test_edm2_concatenates_by_shares_of_the_magnitude():
+    """Of both parts as one, the mean square stays one; that of each is in its share's square."""
+    a, b = torch.ones(1, 2, 1, 1), torch.ones(1, 6, 1, 1)
+    whole = mp_cat(a, b, 0.3)
+    assert whole.square().mean() == pytest.approx(1)
+    squares = [part.square().sum().item() for part in (whole[:, :2], whole[:, 2:])]
+    assert squares[0] / squares[1] == pytest.approx((0.7 / 0.3) ** 2)
+
+
 def test_edm2_has_the_official_number_of_entries():
     config = EDM2Config(resolution=64, channels=3, num_classes=1000, model_channels=64)
     with torch.device("meta"):
         entries = EDM2Denoiser(config).state_dict()
     assert len(entries) == 203 - 3  # the uncertainty head is left out
+    attending = {tuple(name.split(".")[1:3]) for name in entries if "qkv" in name}
+    assert attending == {
+        ("dec", "8x8_in0"),
+        *(("enc", f"{size}x{size}_block{k}") for size in (16, 8) for k in range(3)),
+        *(("dec", f"{size}x{size}_block{k}") for size in (16, 8) for k in range(4)),
+    }
+
+
+@pytest.mark.parametrize("limit", [0.5, None])
+def test_edm2_limits_activations(limit):
+    torch.manual_seed(0)
+    config = EDM2Config(resolution=4, channels=3, num_classes=5, clip_act=limit)
+    block = Block(8, 8, 16, config, decoder=True)
+    with torch.no_grad():
+        largest = block(torch.randn(2, 8, 4, 4), torch.randn(2, 16)).abs().max().item()
+    assert largest == 0.5 if limit else largest > 0.5
+
+
+def test_edm2s_published_size():
+    """EDM2-S of ImageNet-64 has 280 million weights."""
+    config = EDM2Config(resolution=64, channels=3, num_classes=1000, model_channels=192)
+    with torch.device("meta"):
+        network = EDM2Denoiser(config)
+    assert round(sum(weight.numel() for weight in network.parameters()) / 1e6) == 280
 
 
 def test_conversion_records_source_and_licence(write, tmp_path, small_networks, lively):

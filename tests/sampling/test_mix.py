@@ -7,11 +7,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from semmix._artifact import begin_artifact
 from semmix._errors import SemmixError
+from semmix._random import fold_seed
 from semmix.cli import main
 from semmix.commands import GeneratorSample
 from semmix.generators.edm import EDMConfig, EDMDenoiser
@@ -22,12 +25,15 @@ from semmix.plan import MixPlan, all_pairs
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import (
     MixConfig,
+    check_knows_classes,
     make_mixsets,
     make_sampler,
+    make_solver,
     sample_padded,
     set_noise,
     to_uint8,
 )
+from semmix.sampling.solvers import karras_sigmas, solver
 
 CONFIG = MixConfig(num_steps=4, batch_size=8)
 
@@ -74,6 +80,22 @@ def test_store_names_generator_and_settings(generator, tmp_path):
     assert store.finished
 
 
+def test_settings_are_decided_by_the_device_unless_named():
+    for device, decided in (("cpu", ("float32", "off")), ("cuda", ("bfloat16", "on"))):
+        auto = MixConfig().resolve(torch.device(device))
+        assert (auto.precision, auto.compile) == decided
+        named = MixConfig(precision="bfloat16", compile="off")
+        assert named.resolve(torch.device(device)) == named
+
+
+def test_the_defaults_name_the_stores_made_with_them():
+    assert MixConfig().to_json() == {
+        "solver": "dpmpp_2m", "num_steps": 18, "sigma_min": 0.002, "sigma_max": 80.0, "rho": 7.0,
+        "guidance": 1.0, "batch_size": 512, "precision": "auto", "compile": "auto",
+    }  # fmt: skip
+    assert MixConfig().grain == 0
+
+
 class Grey:
     """Pixels are normal around grey, so E[clean | x] is a formula."""
 
@@ -82,6 +104,21 @@ class Grey:
 
     def denoise(self, x, sigma, class_weights):
         return x * 0.3**2 / (0.3**2 + sigma.reshape(-1, 1, 1, 1) ** 2)
+
+
+@pytest.mark.parametrize("name", ["dpmpp_2m", "heun"])
+def test_the_start_is_the_noise_at_the_first_level(name):
+    noise, weights = torch.randn(2, 1, 8, 8), torch.eye(3)[:2]
+    config = MixConfig(solver=name, num_steps=5, sigma_min=0.01, sigma_max=20.0, rho=5.0)
+    levels = karras_sigmas(5, 0.01, 20.0, 5.0)
+    expected = solver(name)(lambda x, s: x * 0.09 / (0.09 + s**2), 20 * noise, levels)
+    torch.testing.assert_close(make_solver(Grey(), config)(noise, weights), expected)
+
+
+def test_the_noise_of_a_set_is_normal_and_follows_its_seed():
+    store = plan(seed=4)
+    fixed = torch.Generator().manual_seed(store.set_seed(2))
+    assert torch.equal(set_noise(store, 2, (3, 4, 4)), torch.randn(3, 4, 4, generator=fixed))
 
 
 class Grainy(Grey):
@@ -108,6 +145,23 @@ def test_settings_without_grain_are_those_of_older_stores():
         MixConfig(grain=1.002)
     with pytest.raises(SemmixError, match="rho must be positive"):
         MixConfig(rho=0)
+
+
+class Coarse(Grey):
+    """Answers as a GPU's networks do."""
+
+    knows_no_class = True
+
+    def denoise(self, x, sigma, class_weights):
+        return super().denoise(x, sigma, class_weights).bfloat16()
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_solvers_compute_in_float32_whatever_the_network_answers(guidance):
+    noise, weights = torch.randn(4, 1, 8, 8), torch.eye(3)[[0, 1, 2, 0]]
+    assert (
+        make_solver(Coarse(), MixConfig(guidance=guidance))(noise, weights).dtype == torch.float32
+    )
 
 
 class Broken(Grey):
@@ -212,12 +266,33 @@ def test_class_samples_do_not_depend_on_their_number(generator, tmp_path):
     assert torch.equal(many[:, :2], few)
     assert not torch.equal(sample_classes(generator, 2, CONFIG, seed=1), few)
     write_grid(tmp_path / "grid.png", few, pixels=16)
-
-    from PIL import Image
-
     picture = Image.open(tmp_path / "grid.png")
     assert picture.size == (2 * 9 * 2, 3 * 9 * 2)  # two columns, three rows, a line, twice as big
     assert picture.getpixel((0, 0)) == few[0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_every_class_sample_starts_from_a_noise_of_its_own(generator, batch_size):
+    config = replace(CONFIG, batch_size=batch_size)
+    sample = make_sampler(generator, config)
+    samples = sample_classes(generator, 2, config, seed=5)
+    for k in range(3):
+        for m in range(2):
+            fixed = torch.Generator().manual_seed(fold_seed("class", 5, k, m))
+            noise = torch.randn(1, 8, 8, generator=fixed).expand(batch_size, -1, -1, -1)
+            assert torch.equal(samples[k, m], sample(noise, torch.eye(3)[[k] * batch_size])[0])
+
+
+def test_a_grid_has_a_row_for_each_class(tmp_path):
+    images = torch.arange(2 * 3 * 3 * 2 * 4).reshape(2, 3, 3, 2, 4).to(torch.uint8)
+    write_grid(tmp_path / "grid.png", images, pixels=1)
+    picture = torch.from_numpy(np.array(Image.open(tmp_path / "grid.png")))  # [6, 15, 3]
+    for row in range(2):
+        for column in range(3):
+            tile = picture[3 * row : 3 * row + 3, 5 * column : 5 * column + 5].permute(2, 0, 1)
+            assert torch.equal(tile[:, :2, :4], images[row, column])
+            assert (tile[:, 2] == 128).all()
+            assert (tile[:, :, 4] == 128).all()
 
 
 def test_few_class_samples_are_not_filled_up_to_a_batch(generator):
@@ -268,6 +343,12 @@ def test_too_few_classes_are_named(capsys, tmp_path, monkeypatch, num_classes, c
     assert not Path("out").exists()
 
 
+def test_as_many_classes_as_a_task_needs_are_enough():
+    check_knows_classes(Grey(), 3)
+    with pytest.raises(SemmixError, match="3 in grey, 4 at least"):
+        check_knows_classes(Grey(), 4)
+
+
 def test_padding_shows_one_shape_to_the_sampler():
     seen = []
 
@@ -308,9 +389,17 @@ def test_user_mistakes_are_explained(generator, tmp_path):
         make_mixsets(generator, plan(num_classes=4), CONFIG, tmp_path)
     with pytest.raises(SemmixError, match="solver"):
         MixConfig(solver="huen")
-    with pytest.raises(SemmixError, match="at least 2 steps"):
-        MixConfig(num_steps=1)
-    for levels in ({"sigma_min": 90}, {"sigma_max": math.inf}, {"sigma_max": math.nan}):
+    for few in ({"num_steps": 1}, {"batch_size": 0}):
+        with pytest.raises(SemmixError, match="at least 2 steps and 1 image"):
+            MixConfig(**few)
+    MixConfig(num_steps=2, batch_size=1)
+    for levels in (
+        {"sigma_min": 90},
+        {"sigma_min": 80},
+        {"sigma_min": 0},
+        {"sigma_max": math.inf},
+        {"sigma_max": math.nan},
+    ):
         with pytest.raises(SemmixError, match="sigma_min < sigma_max"):
             MixConfig(**levels)
     for rho in (0.001, 0.01, 0.2, 1e15, math.inf):
@@ -322,24 +411,25 @@ def test_user_mistakes_are_explained(generator, tmp_path):
 
 def test_guidance_moves_away_from_no_class(tmp_path):
     class Shifted:
-        """Images of class 0 are at 0.2, of class 1 at -0.2, of no class at 0."""
+        """Images of class 0 are at 0.3, of class 1 at -0.1, of no class at 0."""
 
         name, image_shape, num_classes, trained_on, digest = "toy", (1, 2, 2), 2, None, "1"
         device, knows_no_class = torch.device("cpu"), True
 
         def denoise(self, x, sigma, class_weights):
-            return (class_weights @ torch.tensor([0.2, -0.2])).reshape(-1, 1, 1, 1).expand_as(x)
+            return (class_weights @ torch.tensor([0.3, -0.1])).reshape(-1, 1, 1, 1).expand_as(x)
 
     noise, mixed = torch.randn(3, 1, 2, 2), mix_labels(0, 1, torch.tensor([0.0, 0.75, 1.0]), 2)
     for guidance in (1.0, 2.0, 0.5):
         sample = make_sampler(Shifted(), MixConfig(num_steps=4, batch_size=3, guidance=guidance))
-        expected = to_uint8(guidance * torch.tensor([-0.2, 0.1, 0.2]))
+        expected = to_uint8(guidance * torch.tensor([-0.1, 0.2, 0.3]))
         assert torch.equal(sample(noise, mixed)[:, 0, 0, 0], expected)
 
 
 def test_guidance_needs_a_generator_that_knows_no_class(generator, tmp_path):
-    with pytest.raises(SemmixError, match="label dropout"):
-        make_sampler(generator, MixConfig(guidance=2.0))
+    for unguided in (generator, Grey()):
+        with pytest.raises(SemmixError, match="label dropout"):
+            make_sampler(unguided, MixConfig(guidance=2.0))
     with pytest.raises(SemmixError, match="label dropout"):
         make_mixsets(generator, plan(), MixConfig(guidance=2.0), tmp_path / "mixsets")
     assert not (tmp_path / "mixsets").exists()  # none is claimed by what cannot begin

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save, save_file
@@ -26,6 +27,11 @@ def test_frequent_classes_do_not_win_by_number():
     assert confusable_pairs(confusion, 1) == ((1, 2),)
 
 
+def test_a_single_image_counts_in_full():
+    confusion = torch.tensor([[0, 1, 0], [0, 8, 0], [0, 4, 2]])
+    assert confusable_pairs(confusion, 1) == ((0, 1),)
+
+
 def test_class_without_images_is_allowed():
     assert confusable_pairs(torch.zeros(3, 3), 3) == all_pairs(3)
 
@@ -34,7 +40,7 @@ def test_user_mistakes_are_explained():
     with pytest.raises(SemmixError, match="confusion matrix"):
         confusable_pairs(torch.zeros(2, 3), 1)
     with pytest.raises(SemmixError, match="confusion matrix"):
-        confusable_pairs(-torch.ones(3, 3), 1)
+        confusable_pairs(torch.ones(3, 3) - 2 * torch.eye(3), 1)
     for num_pairs in (0, 4):
         with pytest.raises(SemmixError, match="3 pairs"):
             confusable_pairs(torch.eye(3), num_pairs)
@@ -93,3 +99,26 @@ def test_the_most_confused_come_first_and_all_partners_are_all_pairs():
     logits[0, 2] = logits[2, 0] = 5.0
     assert partner_pairs(logits, torch.arange(4), 1)[0] == (0, 2)
     assert sorted(partner_pairs(logits, torch.arange(4), 9)) == sorted(all_pairs(4))
+
+
+def slow_partner_pairs(logits, labels, partners):
+    num_classes = logits.shape[1]
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    taken_for = np.zeros((num_classes, num_classes))
+    for c in set(labels.tolist()):
+        taken_for[c] = shares[labels == c].mean(0)
+    confusion, pairs = taken_for + taken_for.T, set()
+    for i in range(num_classes):
+        others = sorted((-confusion[i, j], j) for j in range(num_classes) if j != i)
+        pairs |= {(min(i, j), max(i, j)) for _, j in others[:partners]}
+    return tuple(sorted(pairs, key=lambda pair: -confusion[pair]))
+
+
+@pytest.mark.parametrize("partners", [1, 2, 4])
+def test_partners_are_those_of_the_slow_twin(partners):
+    """Classes of one image, of many and of none."""
+    draw = np.random.default_rng(partners)
+    logits, labels = 2 * draw.normal(size=(40, 8)), draw.integers(1, 7, 40)
+    labels[:2] = 0, 1
+    found = partner_pairs(torch.from_numpy(logits), torch.from_numpy(labels), partners)
+    assert found == slow_partner_pairs(logits, labels, partners)

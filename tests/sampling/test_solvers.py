@@ -1,5 +1,6 @@
 """Solvers on toys whose denoiser is known."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,6 +56,7 @@ def test_karras_schedule_golden_values():
 
 def test_one_noise_level_is_allowed():
     assert karras_sigmas(1) == pytest.approx([80.0, 0.0])
+    assert karras_sigmas(2) == pytest.approx([80.0, 0.002, 0.0])
 
 
 @pytest.mark.parametrize("solve", [heun, dpmpp_2m])
@@ -89,6 +91,35 @@ def test_adams_weights_integrate_polynomials():
         assert sum(w * t**order for w, t in zip(weights, times, strict=True)) == pytest.approx(
             float(integral), rel=1e-6
         )
+
+
+def slow_adams(denoise, x, sigmas):
+    """Polynomials by Lagrange, integrals by sums over a fine grid."""
+
+    def integrate(x, start, end, points):
+        u = start + (end - start) * (np.arange(20_000) + 0.5) / 20_000
+        answer = np.zeros_like(u)
+        for k, (t, clean) in enumerate(points):
+            others = [other for n, (other, _) in enumerate(points) if n != k]
+            answer += clean * np.prod([(u - other) / (t - other) for other in others], axis=0)
+        return np.exp(start - end) * x + (end - start) * np.mean(np.exp(u - end) * answer)
+
+    times, points, starts = [-np.log(sigma) for sigma in sigmas[:-1]], [], []
+    for k, t in enumerate(times):
+        points.append((t, denoise(x, sigmas[k])))
+        if k:
+            x = integrate(starts[-1], times[k - 1], t, points[-4:])
+        if k + 1 == len(times):
+            return points[-1][1]
+        starts.append(x)
+        x = integrate(x, t, times[k + 1], points[-3:])
+
+
+def test_adams_predicts_by_three_values_and_corrects_by_four():
+    sigmas = karras_sigmas(7, sigma_min=0.05, sigma_max=5.0)
+    for x in (-4.0, 3.0):
+        ours = adams(gaussian, torch.tensor(x, dtype=torch.float64), sigmas)
+        assert float(ours) == pytest.approx(slow_adams(gaussian, x, sigmas), abs=1e-7)
 
 
 def test_adams_needs_one_evaluation_per_level_and_comes_closer_than_dpmpp():

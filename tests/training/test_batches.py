@@ -35,9 +35,25 @@ def test_crops_and_flips_are_all_there_is_and_all_occur(pad, flip):
     assert seen == set(all_variants(image.numpy(), pad, flip))
 
 
+def test_crops_and_flips_are_drawn_as_ever():
+    """Other draws of the same kind would make other runs; half are mirrored, all shifts alike."""
+    images, pad = random_images(2000, 1, 5, 5), 2
+    torch.manual_seed(3)
+    mirrored = torch.rand(2000, 1) < 0.5
+    down, right = (torch.randint(0, 2 * pad + 1, (2000, 1)) for _ in range(2))
+    torch.manual_seed(3)
+    for n, out in enumerate(crop_and_flip(images, pad, True)):
+        padded = np.pad(images[n].numpy(), ((0, 0), (pad, pad), (pad, pad)))
+        y, x = int(down[n]), int(right[n])
+        crop = padded[:, y : y + 5, x : x + 5]
+        expected = crop[..., ::-1] if mirrored[n] else crop
+        assert np.allclose(255 * out.numpy(), expected, atol=1e-3)
+
+
 def test_each_image_keeps_its_place():
-    images = random_images(10, 1, 5, 5)
+    images, before = random_images(10, 1, 5, 5), torch.get_rng_state()
     assert torch.equal(crop_and_flip(images, 0, False), images.float() / 255)
+    assert torch.equal(torch.get_rng_state(), before)  # nothing to draw
 
 
 def mixed_images(num_classes: int = 4, copies: int = 3, size: int = 5) -> MixedImages:
@@ -56,6 +72,7 @@ def test_drawn_members_follow_the_rule(num_mixed):
     torch.manual_seed(0)
     images, soft = mixed.draw(labels, num_mixed)
     codes = images[:, 0, 0, 0].reshape(-1, num_mixed).tolist()
+    assert soft.shape == (2000 * num_mixed, 4)
     soft = soft.reshape(-1, num_mixed, 4)
     seen = set()
     for row, (label, drawn) in enumerate(zip(labels.tolist(), codes, strict=True)):
@@ -73,6 +90,19 @@ def test_drawn_members_follow_the_rule(num_mixed):
     assert seen == {(c, n) for n, p in enumerate(mixed.pairs.tolist()) for c in p}
 
 
+def test_sets_and_inner_members_are_drawn_equally_often():
+    mixed = mixed_images(num_classes=3, copies=2)  # class 1 is in sets 0, 2, 3 and 5
+    torch.manual_seed(0)
+    images, _ = mixed.draw(torch.ones(6000, dtype=torch.int64), num_mixed=2)
+    codes = images[:, 0, 0, 0].reshape(-1, 2).long()
+    assert (codes[:, 0] // 16).bincount(minlength=6).tolist() == pytest.approx(
+        [1500, 0, 1500, 1500, 0, 1500], abs=150
+    )
+    assert (codes[:, 1] % 16).bincount(minlength=5).tolist() == pytest.approx(
+        [0, 2000, 2000, 2000, 0], abs=150
+    )
+
+
 def test_classes_without_sets_are_named():
     soft_labels = torch.full((1, 5, 4), 0.25)
     mixed = MixedImages.build(random_images(1, 5, 1, 2, 2), soft_labels, torch.tensor([[0, 1]]))
@@ -86,9 +116,15 @@ def test_classes_without_sets_are_named():
 
 @pytest.mark.parametrize("num_mixed", [1, 2])
 def test_sets_of_two_have_both_ends_drawn(num_mixed):
-    mixed = mixed_images(num_classes=2, copies=1, size=2)
+    mixed = mixed_images(num_classes=3, copies=1, size=2)
     torch.manual_seed(0)
-    images, _ = mixed.draw(torch.arange(2).repeat(100), num_mixed)
+    images, _ = mixed.draw(torch.arange(3).repeat(100), num_mixed)
     members = images[:, 0, 0, 0].reshape(-1, num_mixed) % 16
-    for label in (0, 1):
-        assert set(members[label::2, -1].tolist()) == {0, 1}
+    for label in (0, 1, 2):
+        assert set(members[label::3, -1].tolist()) == {0, 1}
+
+
+def test_sets_of_three_have_one_inner_member():
+    mixed = mixed_images(num_classes=3, copies=1, size=3)
+    images, _ = mixed.draw(torch.arange(3).repeat(100), num_mixed=1)
+    assert (images[:, 0, 0, 0] % 16).unique().tolist() == [1]

@@ -1,9 +1,11 @@
 """The classifier loop: any method, the same run after any interruption."""
 
 import json
+import math
 import multiprocessing
 import random
 import signal
+import sys
 import time
 from dataclasses import replace
 
@@ -12,13 +14,22 @@ import torch
 from safetensors.torch import load_file
 
 from semmix import SemmixError
+from semmix._random import fold_seed
+from semmix.calibration import TemperatureScaler, summary
 from semmix.classifiers.saved import load_classifier
 from semmix.cli import main
 from semmix.datasets import Split
 from semmix.methods import list_methods
 from semmix.training import classifier as loop
+from semmix.training.batches import crop_and_flip
 from semmix.training.checkpoint import load_checkpoint
-from semmix.training.classifier import TrainConfig, predict_logits, train_classifier
+from semmix.training.classifier import (
+    TrainConfig,
+    build_network,
+    make_batch,
+    predict_logits,
+    train_classifier,
+)
 
 SMALL = TrainConfig(
     method="ce",
@@ -50,9 +61,139 @@ def test_a_run_leaves_all_its_files(tmp_path, toy_data):
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["test"]["acc"] > 0.6
     assert metrics["temperature"] > 0
+    manifest = json.loads((out / "config.json").read_text())
+    assert (manifest["class_names"], manifest["leak"]) == (["dark", "grey", "light"], False)
     network, _ = load_classifier(out)
     logits = load_file(out / "logits-test.safetensors")["logits"]
     assert torch.allclose(predict_logits(network, toy_data.test.images), logits, atol=1e-5)
+
+
+def test_a_run_is_plain_sgd_on_shuffled_crops(tmp_path, toy_data):
+    """Against the loop written out; of 60 images, batches of 16 leave 12 out of every pass."""
+    config = replace(
+        SMALL, batch_size=16, schedule="cosine", clip_norm=0.5, weight_decay=0.01, momentum=0.8,
+        flip=True, seed=3,
+    )  # fmt: skip
+    out = train_classifier(toy_data, config, tmp_path / "run")
+    stats = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
+
+    torch.manual_seed(fold_seed("weights", 3))
+    network = build_network("small", toy_data).train()
+    sgd = torch.optim.SGD(network.parameters(), lr=1.0, momentum=0.8, weight_decay=0.01)
+    losses = []
+    for step in range(9):
+        torch.manual_seed(fold_seed("order", 3, step // 3))
+        rows = torch.rand(60).argsort()[16 * (step % 3) :][:16]
+        torch.manual_seed(fold_seed("step", 3, step))
+        images = crop_and_flip(toy_data.train.images[rows], 1, True)
+        loss = torch.nn.functional.cross_entropy(network(images), toy_data.train.labels[rows])
+        sgd.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+        sgd.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * step / 9)) / 2
+        sgd.step()
+        losses.append(loss.item())
+        if step % 3 == 2:
+            row = stats[step // 3]
+            assert row["loss"] == pytest.approx(sum(losses[-3:]) / 3, rel=1e-5)
+            assert row["lr"] == pytest.approx(sgd.param_groups[0]["lr"])
+            logits = predict_logits(network, toy_data.val.images)
+            network.train()
+            measured = summary(logits.softmax(1), toy_data.val.labels)
+            for name in ("acc", "nll", "ece", "oe", "ue"):
+                assert row[f"val_{name}"] == pytest.approx(measured[name], rel=1e-5, abs=1e-7)
+    for name, weight in load_classifier(out)[0].state_dict().items():
+        torch.testing.assert_close(weight, network.state_dict()[name])
+
+
+def test_metrics_are_those_of_the_logits(tmp_path, toy_data):
+    out = train_classifier(toy_data, SMALL, tmp_path / "run")
+    metrics = json.loads((out / "metrics.json").read_text())
+    val, test = (load_file(out / f"logits-{name}.safetensors") for name in ("val", "test"))
+    for saved, split in ((val, toy_data.val), (test, toy_data.test)):
+        assert torch.equal(saved["labels"], split.labels)
+        assert len(saved["logits"]) == len(split)
+    scaler = TemperatureScaler().fit(val["logits"], val["labels"])
+    assert metrics == {
+        "test": summary(test["logits"].softmax(1), test["labels"]),
+        "temperature": scaler.temperature,
+        "test_after_temperature": summary(scaler.transform(test["logits"]), test["labels"]),
+    }
+
+
+def test_the_first_of_the_best_epochs_is_kept(tmp_path, toy_data, monkeypatch):
+    """Accuracies are given; which weights each epoch ended with is watched."""
+    accuracies, weights = iter([0.2, 0.6, 0.6, 0.4]), []
+
+    def watched(network, images, *args, predict=loop.predict_logits, **settings):
+        weights.append({name: t.clone() for name, t in network.state_dict().items()})
+        return predict(network, images, *args, **settings)
+
+    def rated(probs, labels, whole=loop.summary):
+        return {**whole(probs, labels), "acc": next(accuracies, 0.0)}
+
+    monkeypatch.setattr(loop, "predict_logits", watched)
+    monkeypatch.setattr(loop, "summary", rated)
+    config = replace(SMALL, epochs=4, select="best")
+    network, _ = load_classifier(train_classifier(toy_data, config, tmp_path / "run"))
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, weights[1][name])
+    assert not all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
+
+
+OWN_METHOD = """
+from semmix.methods.ce import CrossEntropy
+
+seen = []
+
+class Watching(CrossEntropy):
+    def setup(self, labels):
+        seen.append(labels)
+
+    def end_epoch(self, logits, labels):
+        seen.append((logits, labels))
+"""
+
+
+def test_a_method_is_told_the_training_labels_and_every_validation(tmp_path, toy_data, monkeypatch):
+    (tmp_path / "own_method.py").write_text(OWN_METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = replace(SMALL, method="own_method:Watching")
+    out = train_classifier(toy_data, config, tmp_path / "run")
+    first, *epochs = sys.modules.pop("own_method").seen
+    assert torch.equal(first, toy_data.train.labels)
+    assert len(epochs) == 3
+    assert all(torch.equal(labels, toy_data.val.labels) for _, labels in epochs)
+    last = load_file(out / "logits-val.safetensors")["logits"]
+    torch.testing.assert_close(epochs[-1][0], last)
+
+
+def test_mixed_images_are_drawn_and_augmented_after_the_real_ones(toy_data, toy_source):
+    config = replace(SMALL, pad=2, flip=True)
+    pixels, labels = toy_data.train.images[:7], toy_data.train.labels[:7]
+    torch.manual_seed(1)
+    batch = make_batch(pixels, labels, torch.arange(7), toy_source.images, 2, config)
+    torch.manual_seed(1)
+    assert torch.equal(batch.images, crop_and_flip(pixels, 2, True))
+    drawn, soft_labels = toy_source.images.draw(labels, 2)
+    assert torch.equal(batch.mixed_images, crop_and_flip(drawn, 2, True))
+    assert torch.equal(batch.mixed_labels, soft_labels)
+    assert torch.equal(batch.labels, labels)
+    assert torch.equal(batch.index, torch.arange(7))
+
+
+def test_the_defaults_are_the_published_recipe():
+    assert TrainConfig().to_json() == {
+        "method": "csm", "options": {}, "classifier": "resnet18", "epochs": 200,
+        "batch_size": 128, "lr": 0.1, "schedule": "multistep", "momentum": 0.9,
+        "weight_decay": 5e-4, "clip_norm": 2.0, "pad": 4, "flip": True, "eq_data": False,
+        "select": "last", "seed": 0,
+    }  # fmt: skip
+
+
+def test_a_network_to_start_from_is_named_without_its_folder():
+    here, there = (TrainConfig(init=f"{folder}/mine").to_json() for folder in ("here", "there"))
+    assert here == there == {**TrainConfig().to_json(), "classifier": "mine"}
 
 
 def test_a_second_process_in_the_folder_is_refused(tmp_path, toy_data, monkeypatch):
@@ -129,6 +270,25 @@ def test_stopped_run_goes_on_to_the_same_weights(
     assert same_weights(whole, stopped)
     assert (whole / "stats.jsonl").read_text() == (stopped / "stats.jsonl").read_text()
     assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
+
+
+def test_stats_after_the_last_checkpoint_are_written_once(tmp_path, toy_data, monkeypatch):
+    """The checkpoint is of step 4; the second line, of step 6, comes again."""
+    config = replace(SMALL, checkpoint_seconds=0)
+    whole = train_classifier(toy_data, config, tmp_path / "whole")
+
+    def save_once(path, groups, header, save=loop.save_checkpoint):
+        if header["step"] == 4:
+            save(path, groups, header)
+        if header["step"] == 8:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "save_checkpoint", save_once)
+        train_classifier(toy_data, config, tmp_path / "stopped")
+    stopped = train_classifier(toy_data, config, tmp_path / "stopped")
+    assert same_weights(whole, stopped)
+    assert (whole / "stats.jsonl").read_bytes() == (stopped / "stats.jsonl").read_bytes()
 
 
 def test_run_without_momentum_goes_on_to_the_same_weights(tmp_path, toy_data, monkeypatch):
@@ -341,6 +501,31 @@ def test_sets_of_other_images_are_refused_before_any_leak(tmp_path, toy_data, to
                 train_classifier(toy_data, settings, tmp_path / "run", leaky)
             assert words in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_belongs_to_the_sets_it_learned_from(tmp_path, toy_data, toy_source):
+    other = replace(toy_source, inputs={**toy_source.inputs, "mixsets": "others"})
+    config = replace(SMALL, method="csm", epochs=1)
+    out = train_classifier(toy_data, config, tmp_path / "csm", toy_source)
+    inputs = json.loads((out / "config.json").read_text())["inputs"]
+    assert inputs == {
+        "config": config.to_json(), "dataset": "toy", "train": toy_data.train.digest,
+        "val": toy_data.val.digest, "test": toy_data.test.digest, "mixed": toy_source.inputs,
+    }  # fmt: skip
+    with pytest.raises(SemmixError, match=r"mixed\.mixsets was 'toy', now 'others'"):
+        train_classifier(toy_data, config, out, other)
+    config = replace(config, method="ce")  # which learns from none
+    out = train_classifier(toy_data, config, tmp_path / "ce", toy_source)
+    assert json.loads((out / "config.json").read_text())["inputs"]["mixed"] is None
+    train_classifier(toy_data, config, out, other)
+
+
+def test_batches_are_no_larger_than_the_training_split(tmp_path, toy_data):
+    whole, larger = (
+        train_classifier(toy_data, replace(SMALL, batch_size=size), tmp_path / str(size))
+        for size in (60, 100)
+    )
+    assert same_weights(whole, larger)
 
 
 def test_excluded_sets_are_named_where_they_are_missed(tmp_path, toy_data, toy_source):

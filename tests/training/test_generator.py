@@ -1,14 +1,16 @@
 """The generator loop: resume to the byte, shares over processes, averages, guard, schedule."""
 
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from safetensors.torch import load_file
 
 from semmix._device import to_device
 from semmix._errors import SemmixError
+from semmix._random import fold_seed
 from semmix.cli import main
 from semmix.generators import load_generator
 from semmix.generators.edm import EDMConfig, EDMDenoiser
@@ -75,6 +78,86 @@ def test_artifact_holds_what_the_design_says(trained):
     assert (loaded.trained_on, loaded.digest) == ("split", manifest["digest"])
 
 
+def test_a_run_is_adam_on_the_denoising_loss(tmp_path, monkeypatch):
+    """Against the loop written out: 44 images are six batches of 8, three to a line of stats."""
+    monkeypatch.setattr(loop, "NUM_STATS", 2)
+    config = replace(
+        CONFIG, num_images=44, lr=0.01, warmup=0.3, decay=0.5, betas=(0.8, 0.99), seed=3,
+        ema_lengths=(0.2, 0.1),
+    )  # fmt: skip
+    out = train(tmp_path, config)
+    images, labels = toy_data()
+    torch.manual_seed(fold_seed(3, "generator weights"))
+    network = EDMDenoiser(NETWORK).train()
+    adam = torch.optim.Adam(network.parameters(), 1.0, (0.8, 0.99))
+    average = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
+    losses = []
+    for step in range(6):
+        torch.manual_seed(fold_seed(3, "generator step", step))
+        batch = loop.draw_batch(images, torch.eye(2)[labels], config)
+        loss = loop.denoising_loss(network, *batch, NETWORK.sigma_data).mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.param_groups[0]["lr"] = loop.learning_rate((step + 0.5) / 6, config)
+        adam.step()
+        losses.append(loss.item())
+        share = 1 - (step / (step + 1)) ** (gamma_of_length(0.2) + 1)
+        for name, weight in network.named_parameters():
+            average[name] += share * (weight.detach() - average[name])
+    rows = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
+    assert [row["nimg"] for row in rows] == [24, 48]
+    for k, row in enumerate(rows):
+        assert row["loss"] == pytest.approx(np.mean(losses[3 * k : 3 * k + 3]), rel=1e-4)
+        assert row["lr"] == loop.learning_rate((3 * k + 2.5) / 6, config)
+    saved = load_file(out / "weights.safetensors")
+    for name, weight in average.items():
+        torch.testing.assert_close(saved[name], weight, rtol=1e-4, atol=1e-6)
+    manifest = json.loads((out / "generator.json").read_text())
+    assert (manifest["num_images"], manifest["ema_length"]) == (48, 0.2)
+    assert (manifest["held_out_losses"], manifest["label_dropout"]) == ([], 0.1)
+
+
+def test_held_out_losses_match_plain_loops():
+    """Every image has one noise level, spread evenly over EDM's, and counts alike."""
+    torch.manual_seed(0)
+    networks = [EDMDenoiser(NETWORK).eval() for _ in range(2)]
+    images, labels = torch.randint(0, 256, (21, 1, 4, 4), dtype=torch.uint8), torch.arange(21) % 2
+    fixed = torch.Generator().manual_seed(fold_seed("held-out noise"))
+    noise = torch.randn(21, 1, 4, 4, generator=fixed)
+    ranks = torch.randperm(21, generator=fixed).tolist()
+    found = loop.held_out_losses(networks, (images, labels), 2, batch_size=8)
+    for network, loss in zip(networks, found, strict=True):
+        losses = []
+        for n, rank in enumerate(ranks):
+            clean, classes = images[n : n + 1] / 127.5 - 1, torch.eye(2)[labels[n : n + 1]]
+            level = torch.tensor([math.exp(NormalDist(-1.2, 1.2).inv_cdf((rank + 0.5) / 21))])
+            given = (clean, classes, level, noise[n : n + 1], 0.5)
+            losses.append(loop.denoising_loss(network, *given).item())
+        assert loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found[0] != found[1]
+
+
+def test_half_of_the_images_are_mirrored_where_asked_for():
+    images, labels = toy_data()
+    torch.manual_seed(0)
+    settings = replace(CONFIG, batch_size=2000, label_dropout=0.0)
+    clean, weights, *_ = loop.draw_batch(images, torch.eye(2)[labels], settings)
+    mirrored = (clean[:, 0, 0, 0] > 0) != (weights[:, 0] > 0)
+    assert 0.45 < mirrored.float().mean() < 0.55
+    assert torch.equal(clean[..., :2], -clean[..., 2:])
+
+
+def test_the_defaults_name_the_generators_made_with_them():
+    settings = asdict(GeneratorConfig())
+    assert {name: settings[name] for name in settings if name != "device"} == {
+        "network": "compact32", "init": None, "num_images": 10_000_000, "minutes": None,
+        "batch_size": 512, "lr": 1e-3, "betas": (0.9, 0.999), "warmup": 0.03, "decay": 0.35,
+        "ema_lengths": (0.1, 0.05, 0.15), "label_dropout": 0.0, "flip": False,
+        "noise_mean": -1.2, "noise_std": 1.2, "seed": 0, "checkpoint_seconds": 120.0,
+        "num_grids": 4, "weights_dtype": "float32",
+    }  # fmt: skip
+
+
 def test_finished_run_is_left_alone_and_other_inputs_refused(trained):
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
     train(trained, held_out=toy_data(20))
@@ -116,6 +199,38 @@ def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, st
         load_generator(tmp_path, "cpu")
     train(tmp_path, held_out=toy_data(20))
     assert contents(tmp_path) == contents(trained)
+
+
+def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "NUM_STATS", 2)
+    config = replace(
+        CONFIG, num_images=80, checkpoint_seconds=0, num_grids=1
+    )  # five steps to a line
+    expected = contents(train(tmp_path / "whole", config))
+
+    def cut(path, groups, header, save=loop.save_checkpoint):
+        save(path, groups, header)
+        if header["step"] == 7:
+            raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", cut)
+        with pytest.raises(Stop):
+            train(tmp_path / "stopped", config)
+    assert contents(train(tmp_path / "stopped", config)) == expected
+
+
+def test_stats_after_the_last_checkpoint_are_written_once(trained, tmp_path, monkeypatch):
+    def save_once(path, groups, header, save=loop.save_checkpoint):
+        if header["step"] == 4:
+            save(path, groups, header)
+        if header["step"] == 8:
+            raise Stop
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(loop, "save_checkpoint", save_once)
+        train(tmp_path, replace(CONFIG, checkpoint_seconds=0), held_out=toy_data(20))
+    assert contents(train(tmp_path, held_out=toy_data(20))) == contents(trained)
 
 
 @pytest.mark.parametrize("stop_at", [1, 7, 20])
@@ -343,6 +458,21 @@ def test_step_replaces_gradients_and_follows_the_seed():
     assert torch.equal(gradients(1)[1], first)  # written, not added up
 
 
+@pytest.mark.parametrize("slope", [math.nan, math.inf, -math.inf])
+def test_gradients_that_are_no_numbers_become_zero(monkeypatch, slope):
+    _, gradients = step_on(torch.device("cpu"), CONFIG)
+    plain = gradients(1)[1]
+
+    def steep(denoise, *args, whole=loop.denoising_loss):
+        return whole(denoise, *args) + slope * denoise.model.map_layer0.bias.sum()
+
+    monkeypatch.setattr(loop, "denoising_loss", steep)
+    found = gradients(1)[1]
+    changed = found != plain
+    assert changed.sum() > 0
+    assert not found[changed].any()
+
+
 def dropout_masks(rank, monkeypatch):
     """Whether each value was kept, in every layer, in a step of one process of two."""
     kept, dropout = [], torch.nn.functional.dropout
@@ -379,6 +509,25 @@ def test_captured_step_equals_the_plain_one_on_a_gpu():
     for (loss, grads), (plain_loss, plain_grads) in zip(captured, plain, strict=False):
         assert loss == pytest.approx(plain_loss, rel=1e-3)
         assert (grads - plain_grads).norm() < 0.02 * plain_grads.norm()
+
+
+def test_an_averaged_network_is_a_copy_without_dropout():
+    network = EDMDenoiser(replace(NETWORK, dropout=0.5)).train()
+    before = {name: weight.clone() for name, weight in network.state_dict().items()}
+    ema = PowerEMA({name: weight + 1 for name, weight in network.named_parameters()}, 0.1)
+    averaged = loop.with_average(network, ema)
+    assert (averaged.training, network.training) == (False, True)
+    assert not any(weight.requires_grad for weight in averaged.parameters())
+    for name, weight in averaged.named_parameters():
+        assert torch.equal(weight, before[name] + 1)
+    assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
+
+
+@pytest.mark.parametrize("length", [0.01, 0.05, 0.1, 0.15, 0.25])
+def test_gamma_solves_its_equation(length):
+    gamma = gamma_of_length(length)
+    assert gamma > 0
+    assert (gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3)) == pytest.approx(length**2, rel=1e-9)
 
 
 def test_average_has_the_power_profile():
@@ -423,13 +572,26 @@ def test_user_mistakes_are_explained(tmp_path):
         ({"noise_mean": float("-inf")}, "noise_mean must be a finite number"),
         ({"label_dropout": 2.0}, "label_dropout must be a share"),
         ({"betas": (0.9, 1.0)}, "beta_2 must be a share"),
+        ({"betas": (1.0, 0.9)}, "beta_1 must be a share"),
+        ({"num_images": 0}, "needs a length"),
         ({"minutes": float("nan")}, "needs a length"),
+        ({"minutes": 0.0}, "needs a length"),
         ({"warmup": float("nan")}, "parts of the run"),
+        ({"warmup": -0.1}, "parts of the run"),
+        ({"decay": -0.1}, "parts of the run"),
+        ({"ema_lengths": ()}, "unusable EMA lengths"),
+        ({"ema_lengths": (0.1, 0.0)}, "unusable EMA lengths"),
+        ({"ema_lengths": (0.1, 0.26)}, "unusable EMA lengths"),
     ],
 )
 def test_senseless_settings_are_refused(changes, words):
     with pytest.raises(SemmixError, match=words):
         replace(CONFIG, **changes)
+
+
+def test_settings_at_their_ends_are_allowed():
+    replace(CONFIG, num_images=1, warmup=0.4, decay=0.6, ema_lengths=(0.25,), betas=(0.0, 0.0))
+    replace(CONFIG, warmup=0.0, decay=0.0, minutes=0.001)
 
 
 def test_training_goes_on_from_another_generator(trained, tmp_path):
