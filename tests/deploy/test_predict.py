@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 from semmix import SemmixError
 from semmix._files import write_json
 from semmix.cli import main
-from semmix.deploy import Caution
+from semmix.deploy import Caution, load_model
 from semmix.deploy.images import fit_channels, list_images, read_image
 from semmix.deploy.measured import in_set
 from semmix.deploy.predict import BATCH_SIZE, predict_files
+from semmix.report import load_run
 
 
 def predict(capsys, *words: object) -> tuple[int, str]:
@@ -66,6 +67,7 @@ def test_sets_follow_the_threshold_and_hold_the_likeliest(model, digits):
         assert set(answer.prediction_set) == wanted
         assert answer.prediction_set[0] == answer.class_name
     assert in_set(np.array([[0.4, 0.3, 0.3]]), 0.9).tolist() == [[True, False, False]]
+    assert in_set(np.array([[0.5, 0.3, 0.2]]), 0.3).tolist() == [[True, True, False]]
 
 
 def test_warnings_are_rare_inside_and_frequent_outside(run, model, digits):
@@ -75,6 +77,33 @@ def test_warnings_are_rare_inside_and_frequent_outside(run, model, digits):
     assert all(answer.ood_warning for answer in model.predict(flat))
     energies = -load_file(run / "logits-val.safetensors")["logits"].logsumexp(1)
     assert (energies > model.rules.ood_threshold).float().mean() <= 0.05
+
+
+def test_rules_are_those_of_the_calibrated_validation_answers(run, model):
+    """Recounted: each threshold has as many true classes below it as its coverage allows."""
+    val = load_file(run / "logits-val.safetensors")
+    num, temperature = len(val["labels"]), load_run(run).temperature
+    probs = (val["logits"].double() / temperature).softmax(1)
+    of_truth = sorted(probs[range(num), val["labels"]].tolist())
+    assert model.rules.temperature == temperature != 1
+    for percent in range(50, 100):
+        num_below = math.floor((num + 1) * (1 - percent / 100) + 1e-9) - 1
+        threshold = model.rules.set_thresholds[str(percent)]
+        assert threshold == pytest.approx(of_truth[num_below], rel=1e-6)
+    energies = sorted((-val["logits"].double().logsumexp(1)).tolist(), reverse=True)
+    num_above = math.floor((num + 1) * 0.05 + 1e-9) - 1
+    assert model.rules.ood_threshold == pytest.approx(energies[num_above], rel=1e-6)
+
+
+def test_classes_are_called_by_their_names_or_else_by_their_numbers(run, digits, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    manifest = json.loads((run / "config.json").read_text())
+    for names in (list("abcdefghij"), None):
+        (copy / "config.json").write_text(json.dumps({**manifest, "class_names": names}))
+        answers = load_model(copy, "cpu").predict(digits.test.images[:50])
+        predicted = load_run(run).after.predicted[:50]
+        known = names or list("0123456789")
+        assert [answer.class_name for answer in answers] == [known[k] for k in predicted]
 
 
 def test_abstaining_is_a_matter_of_confidence(model, digits):
