@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from statistics import NormalDist
 
 import numpy as np
 import pyarrow
@@ -470,6 +471,25 @@ def test_without_validation_nothing_judges_itself(tmp_path):
     assert np.bincount(folds).tolist() == [40] * 5
 
 
+def test_cross_fitted_temperatures_come_from_the_other_folds():
+    logits, labels = predictions(num_samples=200)
+    samples, folds = Samples(logits, labels, "logits", zero=0.0), make_folds(200, 4, seed=0)
+    fitted = fit("temperature", make_pool(samples, folds, 0), folds)
+    others = [cal.TemperatureScaler().fit(logits[folds != k], labels[folds != k]) for k in range(4)]
+    assert fitted.temperature == pytest.approx(np.mean([scaler.temperature for scaler in others]))
+    probs = fitted.apply(slice(50, 150), logits[50:150])
+    for row, fold in enumerate(folds[50:150], 50):
+        expected = others[fold].transform(logits[row : row + 1])[0]
+        np.testing.assert_allclose(probs[row - 50], expected)
+
+
+def test_folds_are_drawn_by_the_seed():
+    folds = make_folds(100, 5, seed=0)
+    assert not np.array_equal(folds, np.arange(100) % 5)  # rows may come in such an order
+    assert not np.array_equal(folds, make_folds(100, 5, seed=1))
+    assert sorted(make_folds(2, 5, seed=0)) == [0, 1]
+
+
 def test_folds_beyond_a_byte(tmp_path):
     folds = make_folds(1000, 300, seed=0)
     assert sorted(set(folds.tolist())) == list(range(300))
@@ -847,6 +867,26 @@ def test_intervals_hold_their_value(tmp_path):
     low, high = result["intervals"]["nll"]
     expected = cal.interval(cal.nll, probs, labels)
     assert (low, high) == pytest.approx(tuple(expected), abs=2e-3)
+
+
+def test_intervals_are_as_wide_as_their_level_asks(tmp_path):
+    """Recomputed: of means by their standard error, of a bin's accuracy by the binomial's."""
+    probs, labels = tied_predictions(1500)
+    np.savez(tmp_path / "votes.npz", probs=probs, labels=labels)
+    result = evaluate(tmp_path / "votes.npz", level=0.8, resamples=1000)["results"][0]
+    wide = NormalDist().inv_cdf(0.9)
+    squared = np.square(probs - np.eye(3)[labels]).sum(1)
+    losses = {"nll": -np.log(probs[np.arange(1500), labels]), "brier": squared}
+    for name, values in losses.items():
+        half = wide * values.std() / 1500**0.5
+        expected = (values.mean() - half, values.mean() + half)
+        assert tuple(result["intervals"][name]) == pytest.approx(expected, rel=1e-9)
+    table = result["reliability"]
+    for row in np.flatnonzero(table["count"]):
+        share, num = table["accuracy"][row], table["count"][row]
+        half = wide * (share * (1 - share) / num) ** 0.5
+        low, high = table["accuracy_low"][row], table["accuracy_high"][row]
+        assert (low, high) == pytest.approx((share - half, share + half), abs=0.12 * half)
 
 
 def test_many_samples_are_compressed_without_loss(tmp_path, monkeypatch):
