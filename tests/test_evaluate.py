@@ -798,9 +798,13 @@ def test_what_a_page_needs(tmp_path):
     low, high = result["intervals"]["ece"]
     expected = cal.interval(cal.ece, probs, labels)
     assert (low, high) == pytest.approx(expected, abs=0.02)
-    histogram = result["histogram"]
-    assert sum(histogram["right"]) == (probs.argmax(1) == labels).sum()
-    assert sum(histogram["right"]) + sum(histogram["wrong"]) == 500
+    right = probs.argmax(1) == labels
+    edges = np.arange(51) / 50
+    assert result["histogram"] == {
+        "edges": edges.tolist(),
+        "right": np.histogram(probs.max(1)[right], edges)[0].tolist(),
+        "wrong": np.histogram(probs.max(1)[~right], edges)[0].tolist(),
+    }
     assert result["risk_coverage"]["coverage"][-1] == 1
     assert result["risk_coverage"]["risk"][-1] == pytest.approx(1 - result["metrics"]["acc"])
     assert sum(result["classes"]["count"]) == 500
@@ -813,6 +817,13 @@ def test_a_class_never_predicted_has_no_gap(tmp_path):
     logits = np.array([[2.0, 0.0, -9.0], [0.0, 3.0, -9.0]] * 3)
     evaluation = evaluate(write_npz(tmp_path, logits, np.array([0, 1, 2] * 2)))
     assert evaluation["results"][0]["classes"]["gap"][2] is None
+
+
+def test_a_class_predicted_once_has_a_gap(tmp_path):
+    logits = np.array([[2.0, 0.0]] * 5 + [[0.0, 3.0]])
+    evaluation = evaluate(write_npz(tmp_path, logits, np.zeros(6, int)))
+    expected = [1 / (1 + np.exp(-2)) - 1, 1 / (1 + np.exp(-3)) - 0]
+    assert evaluation["results"][0]["classes"]["gap"] == pytest.approx(expected)
 
 
 def test_same_command_same_bytes(tmp_path):
@@ -867,6 +878,15 @@ def test_intervals_hold_their_value(tmp_path):
     low, high = result["intervals"]["nll"]
     expected = cal.interval(cal.nll, probs, labels)
     assert (low, high) == pytest.approx(tuple(expected), abs=2e-3)
+
+
+def test_intervals_end_where_values_do(tmp_path):
+    """One error among forty sure answers: the intervals would reach beyond."""
+    probs, labels = np.tile([0.99, 0.01], (40, 1)), np.arange(40) // 39
+    np.savez(tmp_path / "sure.npz", probs=probs, labels=labels)
+    intervals = evaluate(tmp_path / "sure.npz", resamples=200)["results"][0]["intervals"]
+    assert intervals["acc"][1] == 1
+    assert intervals["nll"][0] == intervals["brier"][0] == 0
 
 
 def test_intervals_are_as_wide_as_their_level_asks(tmp_path):
