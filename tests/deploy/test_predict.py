@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,10 +114,28 @@ def test_abstaining_is_a_matter_of_confidence(model, digits):
     assert not any(a.abstain for a in model.predict(digits.test.images[:200]))
 
 
-@pytest.mark.parametrize("values", [{"abstain": 1.2}, {"coverage": 0.995}, {"coverage": 0.4}])
-def test_impossible_caution_is_refused(values):
-    with pytest.raises(SemmixError, match="choose"):
-        Caution(**values)
+def test_at_a_threshold_it_answers_and_does_not_warn(model, digits):
+    (answer,) = model.predict(digits.test.images[:1])
+    rules = replace(model.rules, ood_threshold=answer.ood_score)
+    again = replace(model, rules=rules).predict(
+        digits.test.images[:1], Caution(abstain=answer.confidence)
+    )
+    assert (again[0].abstain, again[0].ood_warning) == (False, False)
+
+
+@pytest.mark.parametrize("abstain", [-0.1, 1.2])
+@pytest.mark.parametrize("coverage", [0.4, 0.898, 0.904, 0.995])
+def test_impossible_caution_is_refused(abstain, coverage):
+    with pytest.raises(SemmixError, match="abstain is a confidence"):
+        Caution(abstain=abstain)
+    with pytest.raises(SemmixError, match="whole per cent"):
+        Caution(coverage=coverage)
+
+
+def test_every_whole_per_cent_is_a_coverage_and_every_share_a_confidence():
+    for percent in range(50, 100):
+        assert Caution(coverage=percent / 100).percent == str(percent)
+    assert Caution(abstain=1).abstain == 1
 
 
 def test_csv_and_jsonl_hold_the_same(capsys, run, image_files, tmp_path):
