@@ -104,6 +104,7 @@ def test_probabilities_are_recognised(tmp_path):
     np.savez(tmp_path / "p.npz", outputs=cal.softmax(logits), y_true=labels)
     evaluation = evaluate(tmp_path / "p.npz")
     assert "read as probs" in evaluation["notes"][0]
+    assert not any("sum to one" in warning for warning in evaluation["warnings"])
     assert given(evaluation)["nll"] == pytest.approx(cal.nll(cal.softmax(logits), labels))
 
 
@@ -716,6 +717,8 @@ def test_few_samples(tmp_path):
     [
         ([[np.nan, 1.0]], [0], "NaN"),
         ([[2.0, 1.0]], [5], "out of range"),
+        ([[2.0, 1.0]] * 3, [0, 1, 2], "out of range: from 0 to 2"),
+        ([[2.0, 1.0]] * 2, [-1, 1], "out of range: from -1 to 1"),
         ([[2.0, 1.0]], [0.5], "class indices: 0.5 in row 0"),
         ([[2.0, 1.0]] * 3, [0, 1, np.nan], "class indices: nan in row 2"),
         ([[2.0, 1.0]], ["cat"], "class indices"),
