@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from statistics import NormalDist
 
 import numpy as np
 import pyarrow
@@ -103,6 +104,7 @@ def test_probabilities_are_recognised(tmp_path):
     np.savez(tmp_path / "p.npz", outputs=cal.softmax(logits), y_true=labels)
     evaluation = evaluate(tmp_path / "p.npz")
     assert "read as probs" in evaluation["notes"][0]
+    assert not any("sum to one" in warning for warning in evaluation["warnings"])
     assert given(evaluation)["nll"] == pytest.approx(cal.nll(cal.softmax(logits), labels))
 
 
@@ -470,6 +472,25 @@ def test_without_validation_nothing_judges_itself(tmp_path):
     assert np.bincount(folds).tolist() == [40] * 5
 
 
+def test_cross_fitted_temperatures_come_from_the_other_folds():
+    logits, labels = predictions(num_samples=200)
+    samples, folds = Samples(logits, labels, "logits", zero=0.0), make_folds(200, 4, seed=0)
+    fitted = fit("temperature", make_pool(samples, folds, 0), folds)
+    others = [cal.TemperatureScaler().fit(logits[folds != k], labels[folds != k]) for k in range(4)]
+    assert fitted.temperature == pytest.approx(np.mean([scaler.temperature for scaler in others]))
+    probs = fitted.apply(slice(50, 150), logits[50:150])
+    for row, fold in enumerate(folds[50:150], 50):
+        expected = others[fold].transform(logits[row : row + 1])[0]
+        np.testing.assert_allclose(probs[row - 50], expected)
+
+
+def test_folds_are_drawn_by_the_seed():
+    folds = make_folds(100, 5, seed=0)
+    assert not np.array_equal(folds, np.arange(100) % 5)  # rows may come in such an order
+    assert not np.array_equal(folds, make_folds(100, 5, seed=1))
+    assert sorted(make_folds(2, 5, seed=0)) == [0, 1]
+
+
 def test_folds_beyond_a_byte(tmp_path):
     folds = make_folds(1000, 300, seed=0)
     assert sorted(set(folds.tolist())) == list(range(300))
@@ -696,6 +717,8 @@ def test_few_samples(tmp_path):
     [
         ([[np.nan, 1.0]], [0], "NaN"),
         ([[2.0, 1.0]], [5], "out of range"),
+        ([[2.0, 1.0]] * 3, [0, 1, 2], "out of range: from 0 to 2"),
+        ([[2.0, 1.0]] * 2, [-1, 1], "out of range: from -1 to 1"),
         ([[2.0, 1.0]], [0.5], "class indices: 0.5 in row 0"),
         ([[2.0, 1.0]] * 3, [0, 1, np.nan], "class indices: nan in row 2"),
         ([[2.0, 1.0]], ["cat"], "class indices"),
@@ -778,9 +801,13 @@ def test_what_a_page_needs(tmp_path):
     low, high = result["intervals"]["ece"]
     expected = cal.interval(cal.ece, probs, labels)
     assert (low, high) == pytest.approx(expected, abs=0.02)
-    histogram = result["histogram"]
-    assert sum(histogram["right"]) == (probs.argmax(1) == labels).sum()
-    assert sum(histogram["right"]) + sum(histogram["wrong"]) == 500
+    right = probs.argmax(1) == labels
+    edges = np.arange(51) / 50
+    assert result["histogram"] == {
+        "edges": edges.tolist(),
+        "right": np.histogram(probs.max(1)[right], edges)[0].tolist(),
+        "wrong": np.histogram(probs.max(1)[~right], edges)[0].tolist(),
+    }
     assert result["risk_coverage"]["coverage"][-1] == 1
     assert result["risk_coverage"]["risk"][-1] == pytest.approx(1 - result["metrics"]["acc"])
     assert sum(result["classes"]["count"]) == 500
@@ -793,6 +820,13 @@ def test_a_class_never_predicted_has_no_gap(tmp_path):
     logits = np.array([[2.0, 0.0, -9.0], [0.0, 3.0, -9.0]] * 3)
     evaluation = evaluate(write_npz(tmp_path, logits, np.array([0, 1, 2] * 2)))
     assert evaluation["results"][0]["classes"]["gap"][2] is None
+
+
+def test_a_class_predicted_once_has_a_gap(tmp_path):
+    logits = np.array([[2.0, 0.0]] * 5 + [[0.0, 3.0]])
+    evaluation = evaluate(write_npz(tmp_path, logits, np.zeros(6, int)))
+    expected = [1 / (1 + np.exp(-2)) - 1, 1 / (1 + np.exp(-3)) - 0]
+    assert evaluation["results"][0]["classes"]["gap"] == pytest.approx(expected)
 
 
 def test_same_command_same_bytes(tmp_path):
@@ -847,6 +881,35 @@ def test_intervals_hold_their_value(tmp_path):
     low, high = result["intervals"]["nll"]
     expected = cal.interval(cal.nll, probs, labels)
     assert (low, high) == pytest.approx(tuple(expected), abs=2e-3)
+
+
+def test_intervals_end_where_values_do(tmp_path):
+    """One error among forty sure answers: the intervals would reach beyond."""
+    probs, labels = np.tile([0.99, 0.01], (40, 1)), np.arange(40) // 39
+    np.savez(tmp_path / "sure.npz", probs=probs, labels=labels)
+    intervals = evaluate(tmp_path / "sure.npz", resamples=200)["results"][0]["intervals"]
+    assert intervals["acc"][1] == 1
+    assert intervals["nll"][0] == intervals["brier"][0] == 0
+
+
+def test_intervals_are_as_wide_as_their_level_asks(tmp_path):
+    """Recomputed: of means by their standard error, of a bin's accuracy by the binomial's."""
+    probs, labels = tied_predictions(1500)
+    np.savez(tmp_path / "votes.npz", probs=probs, labels=labels)
+    result = evaluate(tmp_path / "votes.npz", level=0.8, resamples=1000)["results"][0]
+    wide = NormalDist().inv_cdf(0.9)
+    squared = np.square(probs - np.eye(3)[labels]).sum(1)
+    losses = {"nll": -np.log(probs[np.arange(1500), labels]), "brier": squared}
+    for name, values in losses.items():
+        half = wide * values.std() / 1500**0.5
+        expected = (values.mean() - half, values.mean() + half)
+        assert tuple(result["intervals"][name]) == pytest.approx(expected, rel=1e-9)
+    table = result["reliability"]
+    for row in np.flatnonzero(table["count"]):
+        share, num = table["accuracy"][row], table["count"][row]
+        half = wide * (share * (1 - share) / num) ** 0.5
+        low, high = table["accuracy_low"][row], table["accuracy_high"][row]
+        assert (low, high) == pytest.approx((share - half, share + half), abs=0.12 * half)
 
 
 def test_many_samples_are_compressed_without_loss(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from semmix import SemmixError
 from semmix.datasets import Dataset, Split
@@ -87,6 +88,20 @@ def test_constant_channel_is_not_blown_up(make_split, value):
 def test_channel_stats_of_nothing_is_an_error(make_split):
     with pytest.raises(SemmixError, match="empty split"):
         make_split().select(torch.arange(0)).channel_stats()
+
+
+def test_classes_without_images_are_counted_too(make_split):
+    assert make_split(num_classes=2, per_class=3).class_counts(4) == [3, 3, 0, 0]
+
+
+@pytest.mark.parametrize(("size", "off"), [(5, 1), (24, 15)])
+def test_resized_is_pillows_antialiased_bicubic(make_split, size, off):
+    """But for rounding; and enlarged, Pillow also cuts off what overshoots along the rows."""
+    split = make_split(per_class=2, shape=(3, 16, 16))
+    for old, new in zip(split.images, split.resized(size).images, strict=True):
+        picture = Image.fromarray(old.permute(1, 2, 0).numpy())
+        expected = np.asarray(picture.resize((size, size), Image.Resampling.BICUBIC), int)
+        assert np.abs(new.permute(1, 2, 0).numpy() - expected).max() <= off
 
 
 def test_resized_keeps_flat_colours_and_labels():

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from semmix.datasets import Split
-from semmix.datasets.duplicates import THUMB_SIDE, find_duplicates, near_pairs
+from semmix.datasets.duplicates import THUMB_SIDE, find_duplicates, near_pairs, perceptual_hashes
 
 
 def photos(num, size=64, seed=0):
@@ -61,6 +61,12 @@ def test_exact_copies_share_the_first_row_and_make_sets():
     assert found.sets(found.near) == [[0, 2, 5], [1, 4]]
 
 
+def test_copies_of_several_kinds_begin_with_two_that_differ():
+    images = photos(3)
+    found = find_duplicates(as_split(images[[0, 0, 1, 0, 1, 2, 0]]))
+    assert found.across(list("aaxbxyb")) == [[0, 3, 1, 6]]
+
+
 def test_the_same_shape_in_another_colour_is_no_copy():
     grey = photos(1)[0].float().mean(0)
     red, green = torch.zeros(2, 3, 64, 64, dtype=torch.uint8)
@@ -71,6 +77,14 @@ def test_the_same_shape_in_another_colour_is_no_copy():
 def test_blank_images_of_other_brightness_are_no_copies():
     blank = torch.stack([torch.full((1, 8, 8), value) for value in (0, 20, 255, 255)])
     assert find_duplicates(as_split(blank.to(torch.uint8))).near.tolist() == [0, 1, 2, 2]
+
+
+def test_hashes_see_shape_not_brightness_nor_contrast():
+    thumbs = np.random.default_rng(0).integers(0, 100, (300, 144), dtype=np.uint8)
+    hashes = perceptual_hashes(thumbs)
+    assert (perceptual_hashes(thumbs + 50) == hashes).mean() > 0.95
+    assert (perceptual_hashes(2 * thumbs) == hashes).any(1).all()
+    assert (hashes == np.roll(hashes, 1, 0)).mean() < 0.001
 
 
 def as_set(pairs):

@@ -48,6 +48,28 @@ def test_train_and_one_other_part_follow_the_protocol(make_folder, held_out, pro
     assert [len(split) for split in dataset.splits.values()] == sizes
 
 
+def test_sizes_of_held_out_parts_are_rounded(make_folder):
+    dataset = load_dataset(make_folder(per_class=12))
+    assert [len(split) for split in dataset.splits.values()] == [16, 4, 4]  # 3.6 of 24
+    make_folder("divided/train", per_class=8)
+    folder = make_folder("divided/test", per_class=2).parent
+    assert [len(split) for split in load_dataset(folder).splits.values()] == [14, 2, 4]  # 1.6 of 16
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_at_most_half_of_a_class_is_held_out(make_folder, divided):
+    """Two of three images are copies: where they were held out, one would be left to learn from."""
+    folder = make_folder("photos/train" if divided else "photos", "abcdefgh", per_class=3)
+    for path in folder.glob("*/000.png"):
+        shutil.copy(path, path.with_name("001.png"))
+    if divided:
+        folder = make_folder("photos/test", "abcdefgh", per_class=1).parent
+    for seed in range(8):
+        counts = load_dataset(folder, seed=seed).train.class_counts(8)
+        assert min(counts) == 2
+        assert sum(counts) == 24 - (2 if divided else 8)
+
+
 @pytest.mark.parametrize("val", ["valid", "validation", "dev", "Val"])
 def test_parts_go_by_the_names_they_have_in_tables(make_folder, val):
     for part, count in {"Training": 6, val: 4, "testing": 2}.items():

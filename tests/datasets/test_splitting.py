@@ -53,6 +53,12 @@ def test_code_protocol_holds_out_a_tenth_of_train(make_split):
     assert both.order_free_digest == whole.order_free_digest
 
 
+def test_a_tenth_is_rounded(make_split):
+    whole, official_test = make_split(per_class=24), make_split(per_class=10, seed=1)
+    train, val, _ = split_parts(whole, official_test, "code", seed=0, stratified=False)
+    assert (len(train), len(val)) == (86, 10)  # of 96
+
+
 def test_stratified_code_protocol_takes_the_same_share_of_every_class(make_split):
     whole, official_test = make_split(per_class=50), make_split(per_class=10, seed=1)
     train, val, _ = split_parts(whole, official_test, "code", seed=0, stratified=True)
@@ -77,6 +83,23 @@ def test_training_split_is_the_same_whatever_the_order_of_arrival(make_split, pr
     assert [a.digest for a in one] == [b.digest for b in two]
 
 
+def test_choices_never_change():
+    """Recorded: a change here changes everyone's results."""
+    images = torch.arange(100, dtype=torch.uint8).reshape(-1, 1, 1, 1)
+    whole, official_test = (
+        Split(images, torch.arange(100) % 4),
+        Split(images, torch.arange(100) % 2),
+    )
+    chosen = [
+        *split_parts(whole, official_test, "code", seed=1, stratified=False)[:2],
+        *split_parts(whole, official_test, "paper", seed=1, stratified=False),
+        take(whole, 30, seed=1),
+        long_tail(whole, 4, imbalance=5, seed=1),
+    ]
+    recorded = "1adf6a90 1cbda9ca 4406ec36 b54e6a55 7a91e19d 04ca72c1 627cbd34"
+    assert " ".join(split.digest[:8] for split in chosen) == recorded
+
+
 def test_take_keeps_the_proportions_and_refuses_too_many(make_split):
     split = make_split()
     assert take(split, 40, seed=0).class_counts(4) == [10] * 4
@@ -84,6 +107,8 @@ def test_take_keeps_the_proportions_and_refuses_too_many(make_split):
     uneven = split.select(rows[(split.labels > 0) | (rows < 20)])
     assert uneven.class_counts(4) == [5, 25, 25, 25]
     assert take(uneven, 16, seed=0).class_counts(4) == [1, 5, 5, 5]
+    assert take(split, 100, seed=0).order_free_digest == split.order_free_digest
+    assert len(take(split, 1, seed=0)) == 1
     for size in (0, 101):
         with pytest.raises(SemmixError, match="train_size"):
             take(split, size, seed=0)
@@ -152,6 +177,22 @@ def test_without_groups_parts_are_the_beginning_of_the_stratified_order(make_spl
     split = make_split()
     val, test, train = hold_out(split, torch.arange(100), [15, 15], seed=3)
     assert torch.equal(torch.cat([val, test, train]), stratified_order(split, 3))
+
+
+def test_of_two_images_of_a_class_one_may_be_held_out(make_split):
+    split = make_split(num_classes=8, per_class=2)
+    val, train = hold_out(split, torch.arange(16), [8], seed=0)
+    assert sorted(split.labels[val].tolist()) == sorted(split.labels[train].tolist()) == [*range(8)]
+
+
+def test_copies_in_two_classes_are_held_out_only_if_both_can_spare_them(make_split):
+    """The only image of class 2 is a copy of one of class 0, which has many."""
+    split = make_split(num_classes=2, per_class=10)
+    labels, groups = split.labels.clone(), torch.arange(20)
+    labels[1], groups[1] = 2, 0
+    for seed in range(20):
+        *_, train = hold_out(Split(split.images, labels), groups, [5, 5], seed)
+        assert {0, 1} <= set(train.tolist())
 
 
 def test_a_class_of_one_image_is_learned(make_split):

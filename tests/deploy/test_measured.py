@@ -1,6 +1,7 @@
 """What is measured of answers: intervals end where values do."""
 
 import numpy as np
+import pytest
 
 from semmix.deploy.measured import estimate_mean, measure_sets
 from semmix.report import Predictions
@@ -11,6 +12,14 @@ def test_intervals_end_where_values_do():
     holds = np.arange(40) > 0
     assert estimate_mean(holds)["high"] > 1
     assert estimate_mean(holds, most=1.0) == {**estimate_mean(holds), "high": 1.0}
+
+
+def test_intervals_are_those_of_ninety_five_per_cent():
+    values = np.random.default_rng(0).normal(size=2000)
+    found, half = estimate_mean(values), 1.96 * values.std() / 2000**0.5
+    assert found["value"] == pytest.approx(values.mean())
+    assert found["value"] - found["low"] == pytest.approx(half, rel=0.08)
+    assert found["high"] - found["value"] == pytest.approx(half, rel=0.08)
 
 
 def test_sets_hold_the_truth_at_most_always_and_all_classes_at_most():

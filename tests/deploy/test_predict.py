@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from safetensors.torch import load_file
 from semmix import SemmixError
 from semmix._files import write_json
 from semmix.cli import main
-from semmix.deploy import Caution
+from semmix.deploy import Caution, load_model
 from semmix.deploy.images import fit_channels, list_images, read_image
 from semmix.deploy.measured import in_set
 from semmix.deploy.predict import BATCH_SIZE, predict_files
+from semmix.report import load_run
 
 
 def predict(capsys, *words: object) -> tuple[int, str]:
@@ -66,6 +68,7 @@ def test_sets_follow_the_threshold_and_hold_the_likeliest(model, digits):
         assert set(answer.prediction_set) == wanted
         assert answer.prediction_set[0] == answer.class_name
     assert in_set(np.array([[0.4, 0.3, 0.3]]), 0.9).tolist() == [[True, False, False]]
+    assert in_set(np.array([[0.5, 0.3, 0.2]]), 0.3).tolist() == [[True, True, False]]
 
 
 def test_warnings_are_rare_inside_and_frequent_outside(run, model, digits):
@@ -77,6 +80,33 @@ def test_warnings_are_rare_inside_and_frequent_outside(run, model, digits):
     assert (energies > model.rules.ood_threshold).float().mean() <= 0.05
 
 
+def test_rules_are_those_of_the_calibrated_validation_answers(run, model):
+    """Recounted: each threshold has as many true classes below it as its coverage allows."""
+    val = load_file(run / "logits-val.safetensors")
+    num, temperature = len(val["labels"]), load_run(run).temperature
+    probs = (val["logits"].double() / temperature).softmax(1)
+    of_truth = sorted(probs[range(num), val["labels"]].tolist())
+    assert model.rules.temperature == temperature != 1
+    for percent in range(50, 100):
+        num_below = math.floor((num + 1) * (1 - percent / 100) + 1e-9) - 1
+        threshold = model.rules.set_thresholds[str(percent)]
+        assert threshold == pytest.approx(of_truth[num_below], rel=1e-6)
+    energies = sorted((-val["logits"].double().logsumexp(1)).tolist(), reverse=True)
+    num_above = math.floor((num + 1) * 0.05 + 1e-9) - 1
+    assert model.rules.ood_threshold == pytest.approx(energies[num_above], rel=1e-6)
+
+
+def test_classes_are_called_by_their_names_or_else_by_their_numbers(run, digits, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    manifest = json.loads((run / "config.json").read_text())
+    for names in (list("abcdefghij"), None):
+        (copy / "config.json").write_text(json.dumps({**manifest, "class_names": names}))
+        answers = load_model(copy, "cpu").predict(digits.test.images[:50])
+        predicted = load_run(run).after.predicted[:50]
+        known = names or list("0123456789")
+        assert [answer.class_name for answer in answers] == [known[k] for k in predicted]
+
+
 def test_abstaining_is_a_matter_of_confidence(model, digits):
     answers = model.predict(digits.test.images[:200], Caution(abstain=0.8))
     assert {a.abstain for a in answers} == {True, False}
@@ -84,10 +114,28 @@ def test_abstaining_is_a_matter_of_confidence(model, digits):
     assert not any(a.abstain for a in model.predict(digits.test.images[:200]))
 
 
-@pytest.mark.parametrize("values", [{"abstain": 1.2}, {"coverage": 0.995}, {"coverage": 0.4}])
-def test_impossible_caution_is_refused(values):
-    with pytest.raises(SemmixError, match="choose"):
-        Caution(**values)
+def test_at_a_threshold_it_answers_and_does_not_warn(model, digits):
+    (answer,) = model.predict(digits.test.images[:1])
+    rules = replace(model.rules, ood_threshold=answer.ood_score)
+    again = replace(model, rules=rules).predict(
+        digits.test.images[:1], Caution(abstain=answer.confidence)
+    )
+    assert (again[0].abstain, again[0].ood_warning) == (False, False)
+
+
+@pytest.mark.parametrize("abstain", [-0.1, 1.2])
+@pytest.mark.parametrize("coverage", [0.4, 0.898, 0.904, 0.995])
+def test_impossible_caution_is_refused(abstain, coverage):
+    with pytest.raises(SemmixError, match="abstain is a confidence"):
+        Caution(abstain=abstain)
+    with pytest.raises(SemmixError, match="whole per cent"):
+        Caution(coverage=coverage)
+
+
+def test_every_whole_per_cent_is_a_coverage_and_every_share_a_confidence():
+    for percent in range(50, 100):
+        assert Caution(coverage=percent / 100).percent == str(percent)
+    assert Caution(abstain=1).abstain == 1
 
 
 def test_csv_and_jsonl_hold_the_same(capsys, run, image_files, tmp_path):

@@ -38,6 +38,13 @@ def test_it_is_the_least_cost_of_all_thresholds():
         assert cost_at(val, costs, best) == pytest.approx(least)
 
 
+def test_it_lies_halfway_between_the_last_answered_and_the_next():
+    val = TopLabel(np.array([0.7, 0.9, 0.6, 0.8]), np.array([0.0, 1.0, 0.0, 1.0]))
+    assert best_threshold(val, Costs(wrong=10, ask=1)) == pytest.approx(0.75)
+    sure = TopLabel(np.array([0.7, 0.9, 0.8]), np.array([0.0, 1.0, 1.0]))
+    assert best_threshold(sure, Costs(wrong=10, ask=1)) == pytest.approx(0.75)
+
+
 def test_with_honest_confidences_it_is_where_error_and_question_cost_the_same():
     assert best_threshold(honest(200_000, 0), Costs(wrong=10, ask=2)) == pytest.approx(
         0.8, abs=0.03
@@ -59,6 +66,7 @@ def test_policies_are_measured_on_test():
     assert chosen.error["value"] == pytest.approx(1 - test.correct[answered].mean())
     assert chosen.cost["value"] == pytest.approx(cost_at(test, costs, 0.7))
     assert ideal.threshold == pytest.approx(0.9)
+    assert (answer.threshold, ask.threshold) == (0, math.inf)
     assert answer.cost["value"] == pytest.approx(10 * (1 - test.correct).mean())
     assert ask.cost == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert math.isnan(ask.error["value"])
@@ -83,6 +91,12 @@ def test_an_empty_threshold_has_no_error_rate():
     assert math.isnan(policy.error["value"])
 
 
+def test_a_confidence_at_the_threshold_is_answered_as_predict_does():
+    test = TopLabel(np.array([0.5, 0.7, 0.9]), np.ones(3))
+    policy = judge(test, Costs(wrong=2, ask=1), "chosen", 0.7)
+    assert policy.coverage["value"] == pytest.approx(2 / 3)
+
+
 def test_no_share_is_above_one():
     """Nearly all answered, nearly all wrong: the intervals would reach beyond."""
     test = TopLabel(np.where(np.arange(40) > 0, 0.9, 0.1), np.where(np.arange(40) > 1, 0.0, 1.0))
@@ -95,6 +109,7 @@ def test_no_share_is_above_one():
     [
         (0.85994, "0.8599"),
         (0.0, "0.0000"),
+        (0.9, "0.9000"),  # that of an image: it is answered, and shown so
         (0.9995876, "0.99959"),  # 0.9996 would leave out the last image
         (0.99995, "0.99995"),
         (0.9999999, "0.9999999"),
@@ -114,7 +129,9 @@ def test_a_threshold_shown_answers_the_same_images():
         assert low < shown <= high
 
 
-@pytest.mark.parametrize(("wrong", "ask"), [(0, 1), (-1, 1), (1, 0), (math.inf, 1), (1, math.nan)])
+@pytest.mark.parametrize(
+    ("wrong", "ask"), [(0, 1), (-1, 1), (1, 0), (math.inf, 1), (1, math.inf), (1, math.nan)]
+)
 def test_impossible_costs_are_refused(wrong, ask):
     with pytest.raises(SemmixError, match="positive"):
         Costs(wrong=wrong, ask=ask)

@@ -58,6 +58,14 @@ def test_the_plain_method_stays_unless_another_is_better_beyond_chance(make_run)
     gains = np.array([0.3, -0.1, 0.2, 0.0])
     assert is_clear(gains)
     assert not is_clear(gains - 0.05)
+    assert not is_clear(np.zeros(4))
+
+
+def test_a_method_that_was_trained_more_often_is_not_the_worse_for_it(make_run):
+    """Means over seeds are compared, whatever the number of seeds."""
+    plain = [make_run("ce", seed, 2.5) for seed in range(3)]
+    assert best_run([*plain, make_run("csm", 3, 1.5)])[0] in plain
+    assert best_run([make_run("ls", 4, 1.5), *plain])[0] in plain
 
 
 def test_one_that_is_clearly_better_is_shipped_though_luck_had_another_ahead(make_run):
@@ -105,6 +113,22 @@ def test_words_of_a_sound_model():
         "where it is at least 90% sure (400 images) it is right on 95.0\xa0%",
         "it is never less than 60% sure",
     ]
+
+
+def test_sure_begins_at_ninety_per_cent_and_unsure_ends_below_sixty():
+    assert "at least 90% sure (400 images)" in worth(answers(0.95, 0.9), ["cat", "dog"])[1]
+    assert worth(answers(0.9, 0.6), ["cat", "dog"])[-1] == "it is never less than 60% sure"
+
+
+@pytest.mark.parametrize(("accuracy", "warned"), [(0.82, True), (0.85, False)])
+def test_the_same_answer_always_is_the_most_frequent_within_two_standard_errors(accuracy, warned):
+    """Of 400 images 320 are dogs: 2 standard errors are 3.8 and 3.6 per cent."""
+    right = np.arange(400) < accuracy * 400
+    labels = np.where(np.arange(400) < 80, 0, 1)
+    predicted = np.where(right, labels, 1 - labels)
+    said = "\n".join(worth(Predictions(np.eye(2)[predicted], labels), ["cat", "\x1b[1mdog"]))
+    assert ("do not rely on it" in said) == warned
+    assert ("always saying ?[1mdog would be right on 80.0\xa0%" in said) == warned
 
 
 def test_a_model_that_has_learned_nothing_is_not_praised():

@@ -96,6 +96,34 @@ def test_pair_lines_count_confusions():
     assert line.confidence == pytest.approx(0.8)
 
 
+def test_pair_lines_equal_a_plain_loop(series):
+    lines = pair_lines(series, ["x", "y", "z"])
+    said = [(p, y) for m in series.members for p, y in zip(m.probs, m.labels, strict=True)]
+    for line in lines:
+        i, j = "xyz".index(line.truth), "xyz".index(line.answer)
+        taken = [p.max() for p, y in said if (y, p.argmax()) == (i, j)]
+        assert line.images == len(taken) / 2
+        assert line.share == pytest.approx(len(taken) / sum(y == i for _, y in said))
+        assert line.confidence == pytest.approx(np.mean(taken))
+    assert len(lines) == 6
+    assert [line.images for line in lines] == sorted((e.images for e in lines), reverse=True)
+
+
+def test_classes_that_add_most_to_the_error_come_first():
+    """Five answers too sure by 0.1, three too modest by 0.4, two too sure by 0.5."""
+    rows = [(0, 0.9, 4, 5), (1, 0.6, 3, 3), (2, 1.0, 1, 2)]
+    probs, labels = [], []
+    for k, confidence, num_right, num in rows:
+        others = np.full(3, (1 - confidence) / 2)
+        others[k] = confidence
+        probs += [others] * num
+        labels += [k] * num_right + [(k + 1) % 3] * (num - num_right)
+    series = Series("s", (Predictions(np.array(probs), np.array(labels)),))
+    lines = class_lines(series, "abc")
+    assert [line.name for line in lines] == ["b", "c", "a"]
+    assert [line.gap for line in lines] == pytest.approx([-0.4, 0.5, 0.1])
+
+
 def test_verdict_names_the_side():
     probs = np.array([[0.9, 0.1]] * 10)
     for right, word in ((6, "over-confident by 30.0"), (10, "under-confident by 10.0")):

@@ -140,16 +140,20 @@ def test_rows_tell_what_their_runs_notice(with_foreign):
     (near,) = found["near"]
     assert near.place == 1
     runs = [load_run(folder) for folder in with_foreign if "csm" in folder.name][:2]
-    areas, passed = [], []
+    areas, passed, areas_after = [], [], []
     for run in runs:
         logits = load_file(run.folder / "logits-ood-near.safetensors")["logits"].double()
         test = load_file(run.folder / "logits-test.safetensors")["logits"].double()
         scores = [torch.distributions.Categorical(logits=z).entropy() for z in (test, logits)]
         areas.append(ood_auroc(*scores))
         passed.append(ood_fpr(*scores))
+        scaled = (test / run.temperature, logits / run.temperature)
+        scores = [torch.distributions.Categorical(logits=z).entropy() for z in scaled]
+        areas_after.append(ood_auroc(*scores))
     assert near.auroc.mean == pytest.approx(np.mean(areas), abs=1e-6)
     assert near.auroc.num == 2
     assert near.let_in.mean == pytest.approx(np.mean(passed), abs=1e-6)
+    assert near.auroc_after.mean == pytest.approx(np.mean(areas_after), abs=1e-6)
     assert near.auroc_after.mean != near.auroc.mean
     # far images leave more doubt than near ones
     assert found["far"][1].auroc.mean > near.auroc.mean > 0.5

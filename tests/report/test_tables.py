@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 
 import numpy as np
@@ -187,6 +188,25 @@ def test_rows_with_other_test_images_are_not_compared(tmp_path, make_run):
     *_, ls = aggregate(folders)
     assert ls.baseline is not None
     assert ls.baseline.name == "CE (epochs=9)"
+
+
+@pytest.mark.parametrize("other", [{"classifier": "resnet18"}, {"dataset": "cifar10"}])
+def test_rows_of_another_network_or_data_set_are_not_compared(tmp_path, make_run, other):
+    folders = [make_run(tmp_path / "a", "ce", 0), make_run(tmp_path / "b", "ls", 0, **other)]
+    ce, ls = aggregate(folders)
+    assert (ls.baseline, ls.pairs, ls.change_before) == (None, (), {})
+    tasks = ("digits", "cifar10") if "dataset" in other else ("small", "resnet18")
+    assert [ce.name, ls.name] == [f"CE ({tasks[0]})", f"LS ({tasks[1]})"]
+
+
+def test_runs_of_a_row_come_by_seed_however_they_were_named_and_written(tmp_path, make_run):
+    folders = [make_run(tmp_path / str(seed), "ce", seed, origins=origins()) for seed in (2, 0, 1)]
+    manifest = json.loads((folders[0] / "config.json").read_text())
+    config = dict(reversed(manifest["inputs"]["config"].items()))
+    inputs = dict(reversed({**manifest["inputs"], "config": config}.items()))
+    (folders[0] / "config.json").write_text(json.dumps({**manifest, "inputs": inputs}))
+    (row,) = aggregate(folders)
+    assert row.seeds == [0, 1, 2]
 
 
 def test_the_same_run_twice_is_refused(tmp_path, make_run):
