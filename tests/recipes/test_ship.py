@@ -54,6 +54,7 @@ def test_the_plain_method_stays_unless_another_is_better_beyond_chance(make_run)
     no_other = "on the validation images no other is better beyond chance"
     assert best_run([plain, lucky]) == (plain, no_other)
     assert best_run([lucky, plain]) == (lucky, "the best on the validation images")
+    assert best_run([plain]) == (plain, "the only one trained")
     assert best_run([plain, lucky, better])[0] == better
     gains = np.array([0.3, -0.1, 0.2, 0.0])
     assert is_clear(gains)

@@ -41,6 +41,8 @@ def best_run(runs: Sequence[Path]) -> tuple[Path, str]:
     best, why = next(clear, plain), "the best on the validation images"
     if best != ranked[0]:
         why = "on the validation images no other is better beyond chance"
+    elif len(runs) == 1:
+        why = "the only one trained"
     return min(by_method[best], key=lambda run: by_method[best][run].mean()), why
 
 
