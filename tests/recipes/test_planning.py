@@ -83,6 +83,54 @@ def test_the_time_is_divided_as_the_cost_model_says():
 
 
 @pytest.mark.parametrize(
+    ("quality", "minutes", "classifier", "seeds", "epochs"),
+    [("draft", 2, "small", 1, 54), ("draft", 5, "small", 1, 60), ("good", 120, "resnet32", 1, 87),
+     ("good", 180, "resnet32", 2, 65), ("good", 240, "resnet32", 3, 58)],
+)  # fmt: skip
+def test_the_largest_network_that_sees_the_images_often_enough(
+    quality, minutes, classifier, seeds, epochs
+):
+    """Enough is 1,000 steps, here 57 epochs; then as many seeds as fit."""
+    plan = make_plan(facts(), SLOW, quality, minutes)
+    assert (plan.train["classifier"], plan.seeds, plan.train["epochs"]) == (
+        classifier, seeds, epochs,
+    )  # fmt: skip
+    passes = 1 if plan.methods == ["ce"] else 4
+    spent = passes * seeds * epochs * 1120 * SLOW.classifiers[classifier]
+    assert 60 * plan.minutes["classifiers"] == pytest.approx(spent)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "drawing", "partners", "num_sets"),
+    [(4, 1.0, None, 8), (8, 0.1, None, 28), (10, 0.1, 2, 28)],
+)
+def test_slow_drawing_leaves_few_sets(num_classes, drawing, partners, num_sets):
+    """Two for each class at least; all pairs only where each gets one."""
+    counts = [1120 // num_classes] * num_classes
+    plan = make_plan(facts(counts=counts), replace(SLOW, drawing=drawing), "good", 30)
+    assert (plan.partners, plan.sets_per_pair) == (partners, 1)
+    assert 60 * plan.minutes["sets"] == pytest.approx(num_sets * 80 * drawing)
+
+
+def test_a_gpu_gets_a_time_and_larger_settings():
+    plan = make_plan(facts(size=64, on_gpu=True), FAST, "good", None)
+    assert plan.generator["minutes"] == plan.minutes["generator"]
+    assert (plan.generator["network"], plan.sampler["num_steps"]) == ("compact64", 18)
+    assert "on this GPU" in plan.words[0]
+    plan = make_plan(facts(), SLOW, "good", None)
+    assert (plan.generator["network"], plan.sampler) == (
+        "cpu32", {"num_steps": 10, "batch_size": 64},
+    )  # fmt: skip
+    assert "on this CPU" in plan.words[0]
+
+
+def test_candidates():
+    assert candidates(32, False, "best") == (["resnet32", "small"], "cpu32")
+    assert candidates(64, True, "good") == (["resnet18"], "compact64")
+    assert candidates(128, True, "best") == (["resnet50", "resnet18"], "compact128")
+
+
+@pytest.mark.parametrize(
     ("counts", "partners", "sets_per_pair"),
     [([100] * 2, None, 300), ([200] * 3, None, 200), ([50] * 20, None, 5), ([50] * 21, 8, 6),
      ([20] * 4, None, 50), ([1] * 200, 2, 1)],
@@ -103,10 +151,10 @@ def test_a_generator_needs_so_many_images(counts, enough):
 
 @pytest.mark.parametrize(
     ("num_train", "batch_size", "lr"),
-    [(998, 32, 0.05), (1000, 64, 0.071), (3998, 64, 0.071), (4000, 128, 0.1)],
+    [(999, 32, 0.05), (1000, 64, 0.071), (3999, 64, 0.071), (4000, 128, 0.1)],
 )
 def test_few_images_make_small_steps(num_train, batch_size, lr):
-    train = make_plan(facts(counts=[num_train // 2] * 2, size=64), SLOW, "good", None).train
+    train = make_plan(facts(counts=[num_train - 400, 400], size=64), SLOW, "good", None).train
     assert (train["batch_size"], train["lr"], train["pad"]) == (batch_size, lr, 8)
 
 
@@ -142,6 +190,8 @@ def test_without_time_no_generator():
     assert "in 5 minutes a generator would learn nothing" in " ".join(plan.words)
     (enough,) = re.findall(r"--minutes (\d+) would do", " ".join(plan.words))
     assert make_plan(facts(), SLOW, "draft", float(enough)).methods == ["ce", "csm"]
+    never = make_plan(facts(), replace(SLOW, generator=10), "draft", None)
+    assert "would do" not in " ".join(never.words)
 
 
 def test_too_many_images_for_the_time_are_admitted():
@@ -149,6 +199,19 @@ def test_too_many_images_for_the_time_are_admitted():
     assert plan.train["epochs"] == 5
     assert plan.seeds == 1
     assert "longer than 5 minutes" in plan.words[-1]
+    plan = make_plan(facts(counts=[11_475] * 4), SLOW, "draft", 5)  # half as long again
+    assert "longer than 5 minutes" in plan.words[-1]
+
+
+def test_a_plan_says_what_it_does():
+    words = " ".join(make_plan(facts(num_val=50), SLOW, "good", 30).words)
+    assert "all pairs of classes" in words
+    assert "learns without and with them, once" in words
+    assert "rare classes" not in words
+    assert "to calibrate on" not in words
+    words = " ".join(make_plan(facts(num_val=49), SLOW, "good", 180).words)
+    assert "2 times, to tell skill from luck" in words
+    assert "only 49 images to calibrate on" in words
 
 
 def test_uneven_classes_are_evened_out():
