@@ -17,7 +17,9 @@ from semmix import calibration as cal
 from semmix.cli import main
 from semmix.evaluate import EvaluateConfig, evaluate_file
 from semmix.evaluate.calibrate import CALIBRATORS, fit, make_folds, make_pool
+from semmix.evaluate.parts import Names, best_labels
 from semmix.evaluate.samples import Samples
+from semmix.evaluate.tables import Column, choose_columns
 from semmix.report.tables import percent
 
 
@@ -324,6 +326,65 @@ def test_probabilities_that_sum_to_one_are_all_classes(classes, tmp_path):
         table = write_table(tmp_path / f"{name}.csv", label=truth, **columns)
         evaluation = evaluate(table)
         assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels)), name
+
+
+SHARES = {"healthy": [0.5, 0.2], "type1": [0.3, 0.3], "type2": [0.2, 0.5]}
+LOGITS = {"a": [0.3, 1.5], "b": [2.5, 0.1]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"pred": [1.0, 0.0], **LOGITS}, "a b"),
+        ({"pred": ["x", "y"], **LOGITS}, "a b"),
+        ({"pred": [1.0, 0.5], **LOGITS}, "pred"),
+        ({"pred": [1.0, 0.0], "file": ["x", "y"]}, "pred"),
+        ({"pred_0": [1.0, 0.0], "pred_1": [0.0, 1.0], **LOGITS}, "pred_0 pred_1"),
+        ({"pred_cat": [1.0, 0.0], "pred_dog": [0.0, 1.0], **LOGITS}, "pred_cat pred_dog"),
+        ({"id": [1.5, 2.5], "": [0.5, 1.5], "row_idx": [0.5, 1.5], **LOGITS}, "a b"),
+        ({"confidence": [0.5, 0.6], "file": ["x", "y"], **LOGITS}, "a b"),
+        ({"confidence": [0.5, 0.6]}, "confidence"),
+        ({"weight": [0.4, 0.9], "height": [0.6, 0.1]}, "weight height"),
+        (SHARES, "healthy type1 type2"),
+        ({k: [100 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [1.019 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [0.981 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [1.03 * x for x in v] for k, v in SHARES.items()}, "type1 type2"),
+        ({**SHARES, "healthy": [0.5, 0.4]}, "type1 type2"),
+        ({"healthy": [-0.1, 0.2], "type1": [0.9, 0.3], "type2": [0.2, 0.5]}, "type1 type2"),
+        ({"x": [3.0, 1.0], "t1": [0.5, 2.5], "t3": [2.5, 0.5]}, "x t1 t3"),
+        ({"x": [3.0, 1.0], "t1": [0.5, 2.5]}, "x t1"),
+        ({"p2": [3.0, 1.0], "p1": [0.5, 2.5], "p0": [2.5, 0.5]}, "p0 p1 p2"),
+    ],
+)
+def test_columns_are_told_by_their_names_and_values(columns, expected):
+    """Without labels that name them: what is an answer, of the row, or of a class."""
+    table = {"label": [0.0, 1.0], **columns}
+    held = [Column(k, name, head) for k, (name, head) in enumerate(table.items())]
+    choice = choose_columns(held, Names())
+    assert choice.label.name == "label"
+    assert [column.name for column in choice.scores] == expected.split()
+
+
+def test_the_order_of_named_classes_is_the_tables():
+    held = [Column(0, "p1", [0.5]), Column(1, "p0", [2.5]), Column(2, "label", ["p1"])]
+    choice = choose_columns(held, Names())
+    assert [column.name for column in choice.scores] == ["p1", "p0"]
+    assert choice.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (["y", "target", "label"], "label"),
+        (["class", "y"], "y"),
+        (["pred_label", "trueLabel"], "trueLabel"),
+        (["labels.2", "label"], "labels.2"),
+        (["predicted_class", "yes"], None),
+    ],
+)
+def test_labels_go_by_the_likeliest_name(names, best):
+    assert best_labels(names) == best
 
 
 def test_labels_that_name_columns_count_from_none(tmp_path):
