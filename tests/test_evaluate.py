@@ -341,6 +341,7 @@ LOGITS = {"a": [0.3, 1.5], "b": [2.5, 0.1]}
         ({"pred": [1.0, 0.0], "file": ["x", "y"]}, "pred"),
         ({"pred_0": [1.0, 0.0], "pred_1": [0.0, 1.0], **LOGITS}, "pred_0 pred_1"),
         ({"pred_cat": [1.0, 0.0], "pred_dog": [0.0, 1.0], **LOGITS}, "pred_cat pred_dog"),
+        ({"true": [1.0, 0.0], "false": [0.0, 1.0]}, "true false"),
         ({"id": [1.5, 2.5], "": [0.5, 1.5], "row_idx": [0.5, 1.5], **LOGITS}, "a b"),
         ({"confidence": [0.5, 0.6], "file": ["x", "y"], **LOGITS}, "a b"),
         ({"confidence": [0.5, 0.6]}, "confidence"),
