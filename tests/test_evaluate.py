@@ -17,6 +17,7 @@ from semmix import calibration as cal
 from semmix.cli import main
 from semmix.evaluate import EvaluateConfig, evaluate_file
 from semmix.evaluate.calibrate import CALIBRATORS, fit, make_folds, make_pool
+from semmix.evaluate.human import agreement, doubt_people, read_human
 from semmix.evaluate.parts import Names, best_labels
 from semmix.evaluate.samples import Samples
 from semmix.evaluate.tables import Column, choose_columns
@@ -353,6 +354,9 @@ LOGITS = {"a": [0.3, 1.5], "b": [2.5, 0.1]}
         ({k: [1.03 * x for x in v] for k, v in SHARES.items()}, "type1 type2"),
         ({**SHARES, "healthy": [0.5, 0.4]}, "type1 type2"),
         ({"healthy": [-0.1, 0.2], "type1": [0.9, 0.3], "type2": [0.2, 0.5]}, "type1 type2"),
+        ({"healthy": [0.0, 0.2], "type1": [0.8, 0.3], "type2": [0.2, 0.5]}, "healthy type1 type2"),
+        ({"a": [0.5, ""], "b": [0.5, 1.0]}, "a b"),
+        ({"score_v2": [0.5, 0.3]}, "score_v2"),
         ({"x": [3.0, 1.0], "t1": [0.5, 2.5], "t3": [2.5, 0.5]}, "x t1 t3"),
         ({"x": [3.0, 1.0], "t1": [0.5, 2.5]}, "x t1"),
         ({"p2": [3.0, 1.0], "p1": [0.5, 2.5], "p0": [2.5, 0.5]}, "p0 p1 p2"),
@@ -1138,6 +1142,38 @@ def test_people_in_every_kind_of_file(kind, tmp_path):
 def test_what_people_cannot_have_said(change, message, tmp_path):
     with pytest.raises(SemmixError, match=f"(?s){message}"):
         with_people(tmp_path, change(votes()[2]))
+
+
+def test_peoples_shares_may_be_rounded(tmp_path):
+    human = np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
+    for row, excess in ((1, 0.9e-3), (1, -0.9e-3), (2, 0.0)):
+        np.save(tmp_path / "h.npy", human + excess * np.eye(3)[row][:, None] * [1, 0])
+        assert read_human(tmp_path / "h.npy", 3, 2)[0].shape == (3, 2)
+    for row, excess, total in ((1, 2e-3, "1.002"), (2, -2e-3, "0.998")):
+        np.save(tmp_path / "h.npy", human + excess * np.eye(3)[row][:, None] * [1, 0])
+        with pytest.raises(SemmixError, match=f"sum to 1: {total} in row {row}"):
+            read_human(tmp_path / "h.npy", 3, 2)
+    for wrong in (-0.5, np.nan, np.inf):
+        np.save(tmp_path / "h.npy", np.where(human == 0.25, wrong, human))
+        with pytest.raises(SemmixError, match="must be probabilities: row 1"):
+            read_human(tmp_path / "h.npy", 3, 2)
+
+
+def test_what_is_infinite_or_undefined_is_none():
+    human = np.array([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]])
+    sure = agreement(np.array([[0.4, 0.6, 0.0], [0.2, 0.8, 0.0]]), human)
+    assert None not in sure.values()  # nobody chose the class that has no probability
+    never = agreement(np.array([[0.4, 0.6, 0.0], [0.0, 1.0, 0.0]]), human)
+    assert {k for k, v in never.items() if v is None} == {"cross_entropy", "kl_divergence"}
+    same = agreement(np.full((2, 3), 1 / 3), human)
+    assert {k for k, v in same.items() if v is None} == {"entropy_correlation"}
+
+
+def test_people_are_doubted_where_most_choose_another_class():
+    human = np.array([[0.6, 0.4], [0.6, 0.4], [0.3, 0.7], [0.3, 0.7]])
+    assert doubt_people(human, np.array([0, 1, 1, 0])) == []
+    (told,) = doubt_people(human, np.array([0, 1, 0, 0]))
+    assert "the label in 25% of the rows" in told
 
 
 def test_people_in_columns_out_of_order(tmp_path):
