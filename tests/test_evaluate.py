@@ -20,7 +20,7 @@ from semmix.evaluate.calibrate import CALIBRATORS, fit, make_folds, make_pool
 from semmix.evaluate.human import agreement, doubt_people, read_human
 from semmix.evaluate.parts import Names, best_labels
 from semmix.evaluate.samples import Samples
-from semmix.evaluate.tables import Column, choose_columns
+from semmix.evaluate.tables import Column, choose_columns, read_csv, read_csv_matrix, read_parquet
 from semmix.report.tables import percent
 
 
@@ -371,6 +371,64 @@ def test_columns_are_told_by_their_names_and_values(columns, expected):
     assert [column.name for column in choice.scores] == expected.split()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "label,p0,p1\n1,0.3,0.7\n0,0.8,0.2\n",
+        "\ufeffp0;p1;label\n0.3;0.7;1\n0.8;0.2;0",
+        "label\tp0\tp1\n\n1\t0.3\t0.7\n \n0\t0.8\t0.2\n\n",
+        " label , 'p0' ,\"p1\"\n1,0.3,0.7\n0,0.8,0.2\n",
+        "label,p0,p1\n1,0.3,0.7,\n0,0.8,0.2, \n",
+        'file,label,p0,p1\n"a,b",1,0.3,0.7\nc,0,0.8,0.2\n',
+        'size,label,p0,p1\n"1,5",1,0.3,0.7\n2,0,0.8,0.2\n',
+        "note;label;p0;p1\na, b;1;0.3;0.7\nc;0;0.8;0.2\n",
+        "label,p1,p0\n1,0.7,0.3\n0,0.2,0.8\n",
+    ],
+)
+def test_csv_files_of_every_spelling(text, tmp_path):
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    part = read_csv(tmp_path / "x.csv", Names())
+    assert part.scores.tolist() == [[0.3, 0.7], [0.8, 0.2]]
+    assert part.labels.tolist() == [1, 0]
+    assert part.columns == ("p0", "p1")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("names", [None, "abcd"])
+def test_tables_are_read_block_by_block(kind, names, tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.evaluate.tables.ROWS_PER_BLOCK", 7)
+    logits, labels = predictions(num_samples=20)
+    truth = [names[label] for label in labels] if names else labels
+    columns = dict(zip(names or ("p0", "p1", "p2", "p3"), logits.T, strict=True))
+    path = write_same_table(tmp_path, kind, label=truth, **columns)
+    part = {"csv": read_csv, "parquet": read_parquet}[kind](path, Names())
+    assert np.array_equal(part.scores, logits)
+    assert np.array_equal(part.labels, labels)
+
+
+def test_blanks_around_the_name_of_a_class_mean_nothing(tmp_path):
+    (tmp_path / "x.csv").write_text("label,cat,dog\n dog,0.3,0.7\ncat ,0.8,0.2\n")
+    assert read_csv(tmp_path / "x.csv", Names()).labels.tolist() == [1, 0]
+
+
+def test_a_column_of_lists_goes_before_one_of_the_same_name(tmp_path):
+    probs = [[0.3, 0.7], [0.8, 0.2]]
+    columns = {"probs_top": [0.7, 0.8], "probs": probs, "probs_again": probs, "label": [1, 0]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
+    part = read_parquet(tmp_path / "x.parquet", Names())
+    assert part.scores.tolist() == probs
+    assert (part.labels.tolist(), part.columns) == ([1, 0], ("probs",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\ufeff0.3,0.7\n0.8,0.2\n", ",0,1\n5,0.3,0.7\n6,0.8,0.2\n", "c2;c1\n0.7;0.3\n0.2;0.8\n"],
+)
+def test_a_csv_file_of_numbers_alone(text, tmp_path):
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    assert read_csv_matrix(tmp_path / "x.csv")[0].tolist() == [[0.3, 0.7], [0.8, 0.2]]
+
+
 def test_the_order_of_named_classes_is_the_tables():
     held = [Column(0, "p1", [0.5]), Column(1, "p0", [2.5]), Column(2, "label", ["p1"])]
     choice = choose_columns(held, Names())
@@ -383,6 +441,7 @@ def test_the_order_of_named_classes_is_the_tables():
     [
         (["y", "target", "label"], "label"),
         (["class", "y"], "y"),
+        (["class", "LABEL"], "LABEL"),
         (["pred_label", "trueLabel"], "trueLabel"),
         (["labels.2", "label"], "labels.2"),
         (["predicted_class", "yes"], None),
