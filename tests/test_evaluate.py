@@ -19,6 +19,7 @@ from semmix.evaluate import EvaluateConfig, evaluate_file
 from semmix.evaluate.calibrate import CALIBRATORS, fit, make_folds, make_pool
 from semmix.evaluate.human import agreement, doubt_people, read_human
 from semmix.evaluate.parts import Names, best_labels
+from semmix.evaluate.read import read_parts
 from semmix.evaluate.samples import Samples
 from semmix.evaluate.tables import Column, choose_columns, read_csv, read_csv_matrix, read_parquet
 from semmix.report.tables import percent
@@ -188,6 +189,27 @@ def test_a_validation_file_gives_its_validation_part(tmp_path):
              val_logits=2 * logits, val_labels=labels)  # fmt: skip
     evaluation = evaluate(write_npz(tmp_path, logits, labels), val=tmp_path / "v.npz")
     assert "val from v.npz: scores from 'val_logits'" in evaluation["notes"][1]
+
+
+def test_a_file_of_both_parts_may_be_either(tmp_path):
+    arrays = {"test_logits": np.eye(2), "test_labels": np.arange(2)}
+    arrays |= {"val_logits": 2 * np.eye(3), "val_labels": np.arange(3)}
+    np.savez(tmp_path / "x.npz", **arrays)
+    both = (tmp_path / "x.npz").rename(tmp_path / "X.NPZ")
+    for val in (None, both):
+        parts = read_parts(both, val, Names(), Names())
+        assert {k: part.name for k, part in parts.items()} == {
+            "test": "test_logits", "val": "val_logits",
+        }  # fmt: skip
+        assert [len(part.labels) for part in parts.values()] == [2, 3]
+
+
+def test_a_run_may_lack_its_validation_part(tmp_path):
+    logits, labels = predictions()
+    write_safetensors(tmp_path, logits, labels).rename(tmp_path / "logits-test.safetensors")
+    parts = read_parts(tmp_path, None, Names(), Names())
+    assert list(parts) == ["test"]
+    assert np.array_equal(parts["test"].scores[:], logits)
 
 
 def test_a_named_array_may_belong_to_any_part(tmp_path):
