@@ -204,6 +204,40 @@ def test_a_file_of_both_parts_may_be_either(tmp_path):
         assert [len(part.labels) for part in parts.values()] == [2, 3]
 
 
+@pytest.mark.parametrize(
+    ("shapes", "scores", "labels"),
+    [
+        ({"logits": (3, 2), "labels": (3,)}, "logits", "labels"),
+        ({"x": (3, 2), "t": (3,)}, "x", "t"),
+        ({"x": (3, 2), "preds": (3,), "t": (3,)}, "x", "t"),
+        ({"labels": (3, 2), "probs": (3, 2)}, "probs", "labels"),
+        ({"labels": (3, 2), "x": (3, 2)}, "x", "labels"),
+        ({"y": (3,), "scores": (3,)}, "scores", "y"),
+        ({"labels": (3, 1), "probs": (3, 1)}, "probs", "labels"),
+        ({"features": (3, 9), "a": (3, 2), "y": (3,), "ids": (3,)}, "a", "y"),
+        ({"val_logits": (3, 2), "val_y": (3,)}, "val_logits", "val_y"),
+        ({"logits": (3, 2), "test_logits": (3, 2), "test_y": (3,)}, "test_logits", "test_y"),
+    ],
+)
+def test_arrays_are_told_by_their_names_and_shapes(shapes, scores, labels, tmp_path):
+    np.savez(tmp_path / "x.npz", **{name: np.ones(shape) for name, shape in shapes.items()})
+    part = read_parts(tmp_path / "x.npz", None, Names(), Names())["test"]
+    assert part.name == scores
+    assert part.origin.endswith(f"labels from {labels!r}")
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels"),
+    [("val-logits", "val-labels"), ("VAL_PROBS", "VAL_labels"), ("probabilities", "labels"),
+     ("logits_of_logits", "labels_of_logits"), ("map", "labels")],
+)  # fmt: skip
+def test_labels_lie_beside_scores_under_a_like_name(scores, labels, tmp_path):
+    np.save(tmp_path / f"{scores}.npy", np.eye(2))
+    np.save(tmp_path / f"{labels}.npy", np.array([1, 0]))
+    part = read_parts(tmp_path / f"{scores}.npy", None, Names(), Names())["test"]
+    assert part.labels.tolist() == [1, 0]
+
+
 def test_a_run_may_lack_its_validation_part(tmp_path):
     logits, labels = predictions()
     write_safetensors(tmp_path, logits, labels).rename(tmp_path / "logits-test.safetensors")
