@@ -17,7 +17,11 @@ from semmix import calibration as cal
 from semmix.cli import main
 from semmix.evaluate import EvaluateConfig, evaluate_file
 from semmix.evaluate.calibrate import CALIBRATORS, fit, make_folds, make_pool
+from semmix.evaluate.human import agreement, doubt_people, read_human
+from semmix.evaluate.parts import Names, best_labels
+from semmix.evaluate.read import read_parts
 from semmix.evaluate.samples import Samples
+from semmix.evaluate.tables import Column, choose_columns, read_csv, read_csv_matrix, read_parquet
 from semmix.report.tables import percent
 
 
@@ -187,6 +191,61 @@ def test_a_validation_file_gives_its_validation_part(tmp_path):
     assert "val from v.npz: scores from 'val_logits'" in evaluation["notes"][1]
 
 
+def test_a_file_of_both_parts_may_be_either(tmp_path):
+    arrays = {"test_logits": np.eye(2), "test_labels": np.arange(2)}
+    arrays |= {"val_logits": 2 * np.eye(3), "val_labels": np.arange(3)}
+    np.savez(tmp_path / "x.npz", **arrays)
+    both = (tmp_path / "x.npz").rename(tmp_path / "X.NPZ")
+    for val in (None, both):
+        parts = read_parts(both, val, Names(), Names())
+        assert {k: part.name for k, part in parts.items()} == {
+            "test": "test_logits", "val": "val_logits",
+        }  # fmt: skip
+        assert [len(part.labels) for part in parts.values()] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "scores", "labels"),
+    [
+        ({"logits": (3, 2), "labels": (3,)}, "logits", "labels"),
+        ({"x": (3, 2), "t": (3,)}, "x", "t"),
+        ({"x": (3, 2), "preds": (3,), "t": (3,)}, "x", "t"),
+        ({"labels": (3, 2), "probs": (3, 2)}, "probs", "labels"),
+        ({"labels": (3, 2), "x": (3, 2)}, "x", "labels"),
+        ({"y": (3,), "scores": (3,)}, "scores", "y"),
+        ({"labels": (3, 1), "probs": (3, 1)}, "probs", "labels"),
+        ({"features": (3, 9), "a": (3, 2), "y": (3,), "ids": (3,)}, "a", "y"),
+        ({"val_logits": (3, 2), "val_y": (3,)}, "val_logits", "val_y"),
+        ({"logits": (3, 2), "test_logits": (3, 2), "test_y": (3,)}, "test_logits", "test_y"),
+    ],
+)
+def test_arrays_are_told_by_their_names_and_shapes(shapes, scores, labels, tmp_path):
+    np.savez(tmp_path / "x.npz", **{name: np.ones(shape) for name, shape in shapes.items()})
+    part = read_parts(tmp_path / "x.npz", None, Names(), Names())["test"]
+    assert part.name == scores
+    assert part.origin.endswith(f"labels from {labels!r}")
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels"),
+    [("val-logits", "val-labels"), ("VAL_PROBS", "VAL_labels"), ("probabilities", "labels"),
+     ("logits_of_logits", "labels_of_logits"), ("map", "labels")],
+)  # fmt: skip
+def test_labels_lie_beside_scores_under_a_like_name(scores, labels, tmp_path):
+    np.save(tmp_path / f"{scores}.npy", np.eye(2))
+    np.save(tmp_path / f"{labels}.npy", np.array([1, 0]))
+    part = read_parts(tmp_path / f"{scores}.npy", None, Names(), Names())["test"]
+    assert part.labels.tolist() == [1, 0]
+
+
+def test_a_run_may_lack_its_validation_part(tmp_path):
+    logits, labels = predictions()
+    write_safetensors(tmp_path, logits, labels).rename(tmp_path / "logits-test.safetensors")
+    parts = read_parts(tmp_path, None, Names(), Names())
+    assert list(parts) == ["test"]
+    assert np.array_equal(parts["test"].scores[:], logits)
+
+
 def test_a_named_array_may_belong_to_any_part(tmp_path):
     logits, labels = predictions()
     np.savez(tmp_path / "x.npz", val_logits=logits, val_labels=labels, train_labels=labels)
@@ -324,6 +383,128 @@ def test_probabilities_that_sum_to_one_are_all_classes(classes, tmp_path):
         table = write_table(tmp_path / f"{name}.csv", label=truth, **columns)
         evaluation = evaluate(table)
         assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels)), name
+
+
+SHARES = {"healthy": [0.5, 0.2], "type1": [0.3, 0.3], "type2": [0.2, 0.5]}
+LOGITS = {"a": [0.3, 1.5], "b": [2.5, 0.1]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"pred": [1.0, 0.0], **LOGITS}, "a b"),
+        ({"pred": ["x", "y"], **LOGITS}, "a b"),
+        ({"pred": [1.0, 0.5], **LOGITS}, "pred"),
+        ({"pred": [1.0, 0.0], "file": ["x", "y"]}, "pred"),
+        ({"pred_0": [1.0, 0.0], "pred_1": [0.0, 1.0], **LOGITS}, "pred_0 pred_1"),
+        ({"pred_cat": [1.0, 0.0], "pred_dog": [0.0, 1.0], **LOGITS}, "pred_cat pred_dog"),
+        ({"true": [1.0, 0.0], "false": [0.0, 1.0]}, "true false"),
+        ({"id": [1.5, 2.5], "": [0.5, 1.5], "row_idx": [0.5, 1.5], **LOGITS}, "a b"),
+        ({"confidence": [0.5, 0.6], "file": ["x", "y"], **LOGITS}, "a b"),
+        ({"confidence": [0.5, 0.6]}, "confidence"),
+        ({"weight": [0.4, 0.9], "height": [0.6, 0.1]}, "weight height"),
+        (SHARES, "healthy type1 type2"),
+        ({k: [100 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [1.019 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [0.981 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [1.03 * x for x in v] for k, v in SHARES.items()}, "type1 type2"),
+        ({**SHARES, "healthy": [0.5, 0.4]}, "type1 type2"),
+        ({"healthy": [-0.1, 0.2], "type1": [0.9, 0.3], "type2": [0.2, 0.5]}, "type1 type2"),
+        ({"healthy": [0.0, 0.2], "type1": [0.8, 0.3], "type2": [0.2, 0.5]}, "healthy type1 type2"),
+        ({"a": [0.5, ""], "b": [0.5, 1.0]}, "a b"),
+        ({"score_v2": [0.5, 0.3]}, "score_v2"),
+        ({"x": [3.0, 1.0], "t1": [0.5, 2.5], "t3": [2.5, 0.5]}, "x t1 t3"),
+        ({"x": [3.0, 1.0], "t1": [0.5, 2.5]}, "x t1"),
+        ({"p2": [3.0, 1.0], "p1": [0.5, 2.5], "p0": [2.5, 0.5]}, "p0 p1 p2"),
+    ],
+)
+def test_columns_are_told_by_their_names_and_values(columns, expected):
+    """Without labels that name them: what is an answer, of the row, or of a class."""
+    table = {"label": [0.0, 1.0], **columns}
+    held = [Column(k, name, head) for k, (name, head) in enumerate(table.items())]
+    choice = choose_columns(held, Names())
+    assert choice.label.name == "label"
+    assert [column.name for column in choice.scores] == expected.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "label,p0,p1\n1,0.3,0.7\n0,0.8,0.2\n",
+        "\ufeffp0;p1;label\n0.3;0.7;1\n0.8;0.2;0",
+        "label\tp0\tp1\n\n1\t0.3\t0.7\n \n0\t0.8\t0.2\n\n",
+        " label , 'p0' ,\"p1\"\n1,0.3,0.7\n0,0.8,0.2\n",
+        "label,p0,p1\n1,0.3,0.7,\n0,0.8,0.2, \n",
+        'file,label,p0,p1\n"a,b",1,0.3,0.7\nc,0,0.8,0.2\n',
+        'size,label,p0,p1\n"1,5",1,0.3,0.7\n2,0,0.8,0.2\n',
+        "note;label;p0;p1\na, b;1;0.3;0.7\nc;0;0.8;0.2\n",
+        "label,p1,p0\n1,0.7,0.3\n0,0.2,0.8\n",
+    ],
+)
+def test_csv_files_of_every_spelling(text, tmp_path):
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    part = read_csv(tmp_path / "x.csv", Names())
+    assert part.scores.tolist() == [[0.3, 0.7], [0.8, 0.2]]
+    assert part.labels.tolist() == [1, 0]
+    assert part.columns == ("p0", "p1")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("names", [None, "abcd"])
+def test_tables_are_read_block_by_block(kind, names, tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.evaluate.tables.ROWS_PER_BLOCK", 7)
+    logits, labels = predictions(num_samples=20)
+    truth = [names[label] for label in labels] if names else labels
+    columns = dict(zip(names or ("p0", "p1", "p2", "p3"), logits.T, strict=True))
+    path = write_same_table(tmp_path, kind, label=truth, **columns)
+    part = {"csv": read_csv, "parquet": read_parquet}[kind](path, Names())
+    assert np.array_equal(part.scores, logits)
+    assert np.array_equal(part.labels, labels)
+
+
+def test_blanks_around_the_name_of_a_class_mean_nothing(tmp_path):
+    (tmp_path / "x.csv").write_text("label,cat,dog\n dog,0.3,0.7\ncat ,0.8,0.2\n")
+    assert read_csv(tmp_path / "x.csv", Names()).labels.tolist() == [1, 0]
+
+
+def test_a_column_of_lists_goes_before_one_of_the_same_name(tmp_path):
+    probs = [[0.3, 0.7], [0.8, 0.2]]
+    columns = {"probs_top": [0.7, 0.8], "probs": probs, "probs_again": probs, "label": [1, 0]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
+    part = read_parquet(tmp_path / "x.parquet", Names())
+    assert part.scores.tolist() == probs
+    assert (part.labels.tolist(), part.columns) == ([1, 0], ("probs",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\ufeff0.3,0.7\n0.8,0.2\n", ",0,1\n5,0.3,0.7\n6,0.8,0.2\n", "c2;c1\n0.7;0.3\n0.2;0.8\n"],
+)
+def test_a_csv_file_of_numbers_alone(text, tmp_path):
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    assert read_csv_matrix(tmp_path / "x.csv")[0].tolist() == [[0.3, 0.7], [0.8, 0.2]]
+
+
+def test_the_order_of_named_classes_is_the_tables():
+    held = [Column(0, "p1", [0.5]), Column(1, "p0", [2.5]), Column(2, "label", ["p1"])]
+    choice = choose_columns(held, Names())
+    assert [column.name for column in choice.scores] == ["p1", "p0"]
+    assert choice.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (["y", "target", "label"], "label"),
+        (["class", "y"], "y"),
+        (["class", "LABEL"], "LABEL"),
+        (["pred_label", "trueLabel"], "trueLabel"),
+        (["labels.2", "label"], "labels.2"),
+        (["predicted_class", "yes"], None),
+    ],
+)
+def test_labels_go_by_the_likeliest_name(names, best):
+    assert best_labels(names) == best
 
 
 def test_labels_that_name_columns_count_from_none(tmp_path):
@@ -1076,6 +1257,38 @@ def test_people_in_every_kind_of_file(kind, tmp_path):
 def test_what_people_cannot_have_said(change, message, tmp_path):
     with pytest.raises(SemmixError, match=f"(?s){message}"):
         with_people(tmp_path, change(votes()[2]))
+
+
+def test_peoples_shares_may_be_rounded(tmp_path):
+    human = np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
+    for row, excess in ((1, 0.9e-3), (1, -0.9e-3), (2, 0.0)):
+        np.save(tmp_path / "h.npy", human + excess * np.eye(3)[row][:, None] * [1, 0])
+        assert read_human(tmp_path / "h.npy", 3, 2)[0].shape == (3, 2)
+    for row, excess, total in ((1, 2e-3, "1.002"), (2, -2e-3, "0.998")):
+        np.save(tmp_path / "h.npy", human + excess * np.eye(3)[row][:, None] * [1, 0])
+        with pytest.raises(SemmixError, match=f"sum to 1: {total} in row {row}"):
+            read_human(tmp_path / "h.npy", 3, 2)
+    for wrong in (-0.5, np.nan, np.inf):
+        np.save(tmp_path / "h.npy", np.where(human == 0.25, wrong, human))
+        with pytest.raises(SemmixError, match="must be probabilities: row 1"):
+            read_human(tmp_path / "h.npy", 3, 2)
+
+
+def test_what_is_infinite_or_undefined_is_none():
+    human = np.array([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]])
+    sure = agreement(np.array([[0.4, 0.6, 0.0], [0.2, 0.8, 0.0]]), human)
+    assert None not in sure.values()  # nobody chose the class that has no probability
+    never = agreement(np.array([[0.4, 0.6, 0.0], [0.0, 1.0, 0.0]]), human)
+    assert {k for k, v in never.items() if v is None} == {"cross_entropy", "kl_divergence"}
+    same = agreement(np.full((2, 3), 1 / 3), human)
+    assert {k for k, v in same.items() if v is None} == {"entropy_correlation"}
+
+
+def test_people_are_doubted_where_most_choose_another_class():
+    human = np.array([[0.6, 0.4], [0.6, 0.4], [0.3, 0.7], [0.3, 0.7]])
+    assert doubt_people(human, np.array([0, 1, 1, 0])) == []
+    (told,) = doubt_people(human, np.array([0, 1, 0, 0]))
+    assert "the label in 25% of the rows" in told
 
 
 def test_people_in_columns_out_of_order(tmp_path):

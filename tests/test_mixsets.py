@@ -1,16 +1,18 @@
 """The store: same bytes whatever the order, and no damage goes unnoticed."""
 
+import io
 import json
 import subprocess
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from semmix import MixPlan, MixSets, SemmixError
-from semmix.export import export_folder, export_parquet
+from semmix.export import export_folder, export_parquet, png_bytes
 from semmix.plan import all_pairs
 
 PLAN = MixPlan(num_classes=3, num_sets=7, pairs=all_pairs(3), sets_per_shard=3)
@@ -236,6 +238,29 @@ def test_export_parquet(tmp_path):
     assert b"huggingface" in table.schema.metadata
     assert table.column("image")[0].as_py()["bytes"].startswith(b"\x89PNG")
     assert sum(table.column("soft_label")[17].as_py()) == pytest.approx(1)
+
+
+def test_parquet_holds_what_the_folder_does(tmp_path, monkeypatch):
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr("semmix.export.ROWS_PER_GROUP", 10)
+    store = filled(tmp_path / "store")
+    soft_labels = store.soft_labels(store.lam_requested())
+    out = export_folder(store, soft_labels, tmp_path / "out")
+    lines = [json.loads(line) for line in (out / "labels.jsonl").read_text().splitlines()]
+    rows = pq.read_table(export_parquet(store, soft_labels, tmp_path / "a.parquet")).to_pylist()
+    assert [(row["set"], row["member"]) for row in rows] == [divmod(k, 8) for k in range(56)]
+    for row, line in zip(rows, lines, strict=True):
+        assert row.pop("image") == {"bytes": (out / line.pop("file")).read_bytes(), "path": None}
+        assert row.pop("soft_label") == pytest.approx(line.pop("soft_label"))
+        assert row == line
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_png_keeps_every_pixel(channels):
+    image = shard_images(0)[0, 0, :channels, :, :3]
+    pixels = np.asarray(Image.open(io.BytesIO(png_bytes(image)))).reshape(4, 3, channels)
+    assert np.array_equal(pixels, image.permute(1, 2, 0))
 
 
 def test_shards_are_plain_safetensors(tmp_path):

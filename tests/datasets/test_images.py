@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from semmix.datasets.images import BadImageError, decode_picture, read_picture, read_stored_size
 
@@ -47,10 +47,10 @@ def test_one_bit_becomes_black_and_white():
 
 
 def test_sixteen_bit_grey_is_scaled_not_clipped():
-    wide = np.array([[0, 257, 32896, 65535]], np.uint16)
-    assert decode_picture(encoded(Image.fromarray(wide))).pixels[..., 0].tolist() == [
-        [0, 1, 128, 255]
-    ]
+    wide = np.array([[0, 128, 129, 257, 32896, 40000, 65535]], np.uint16)
+    pixels = decode_picture(encoded(Image.fromarray(wide))).pixels
+    assert pixels[..., 0].tolist() == [[0, 0, 1, 1, 128, 156, 255]]
+    assert pixels.dtype == np.uint8
 
 
 def test_sixteen_bit_colour_is_scaled():
@@ -112,6 +112,15 @@ def test_a_large_jpeg_scaled_down_keeps_its_colours():
     np.testing.assert_allclose(pixels.mean((0, 1)), [200, 50, 100], atol=3)
 
 
+def test_a_jpeg_is_decoded_at_twice_the_size_and_then_scaled():
+    data = encoded(Image.fromarray(noise(150, 200)), "JPEG")
+    draft = Image.open(io.BytesIO(data))
+    draft.draft(None, (32, 32))
+    assert draft.size == (50, 38)
+    expected = ImageOps.fit(draft, (16, 16), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(decode_picture(data, size=16).pixels, expected)
+
+
 def test_a_phones_mpo_is_a_still_picture():
     first, second = Image.fromarray(noise(16, 16)), Image.fromarray(255 - noise(16, 16))
     data = encoded(first, "MPO", save_all=True, append_images=[second], quality=95)
@@ -150,6 +159,15 @@ def test_truncated_webp_is_not_read():
 @pytest.mark.parametrize("data", [b"not an image", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe-3.0 EPSF"])
 def test_unreadable_file(data):
     check_bad(data, "unreadable")
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF", "PPM"])
+def test_other_kinds_of_images_are_not_read(kind, tmp_path):
+    data = encoded(Image.fromarray(noise(8, 8)), kind)
+    check_bad(data, "unreadable", "not a PNG")
+    (tmp_path / "a.png").write_bytes(data)
+    with pytest.raises(BadImageError, match="unreadable"):
+        read_stored_size(tmp_path / "a.png")
 
 
 def test_damaged_png_body_is_unreadable():

@@ -181,7 +181,16 @@ def test_fashion_mnist_idx_files(tmp_path, packed):
     check_same(promise(FASHION_MNIST, train, test), source, train, test)
 
 
-@pytest.mark.parametrize("data", [b"", b"\0\0\x08\x03\0", b"\0\0\x08\x01\0\0\0\x05abc"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0\x08",
+        b"\0\0\x08\x03\0",
+        b"\0\0\x08\x01\0\0\0\x05abc",
+        b"\0\0\x0d\x01\0\0\0\x03abc",
+    ],
+)
 def test_damaged_idx_file_is_named(tmp_path, data):
     source = write_folder(tmp_path / "fashion", {"train-images-idx3-ubyte": data})
     with pytest.raises(SemmixError, match="train-images-idx3-ubyte"):
@@ -201,9 +210,9 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch, length):
     assert peak < 8 * 2**20
 
 
-def jpeg(colour, mode="RGB"):
+def jpeg(colour, mode="RGB", size=(64, 64)):
     file = io.BytesIO()
-    Image.new(mode, (64, 64), colour).save(file, "JPEG", quality=95)
+    Image.new(mode, size, colour).save(file, "JPEG", quality=95)
     return file.getvalue()
 
 
@@ -212,11 +221,12 @@ def tiny_files():
     """Three classes of two training images, four val images in an order of their own."""
     files = {
         "t/wnids.txt": b"n03\nn01\nn02\n",
-        "t/words.txt": b"n01\tcrane\nn02\tcrane, bird\nn03\tgoldfish, Carassius auratus\n",
+        "t/words.txt": b"n01\tcrane\nn02\tcrane, bird\nn03\tgoldfish, Carassius auratus\n\n",
         "t/val/val_annotations.txt": b"".join(
             f"val_{k}.JPEG\t{wnid}\t0\t0\t9\t9\n".encode()
             for k, wnid in enumerate(["n02", "n03", "n01", "n02"])
-        ),
+        )
+        + b"\n",
         **{f"t/val/images/val_{k}.JPEG": jpeg((10 * k, 0, 0)) for k in (3, 1, 2)},
         "t/val/images/val_0.JPEG": jpeg(77, "L"),
     }
@@ -249,6 +259,20 @@ def test_tiny_imagenet(tiny_files, tmp_path):
         assert (test.images[0] == 77).all()  # grey fills the three channels
 
 
+def test_tiny_imagenet_images_stand_upright_in_the_order_of_their_names(tiny_files, tmp_path):
+    """However the archive is packed; the top is black, the bottom left white."""
+    picture = Image.new("L", (64, 64))
+    picture.paste(255, (0, 32, 32, 64))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=95)
+    files = {**tiny_files, "t/train/n02/images/n02_1.JPEG": file.getvalue()}
+    source = write_zip(tmp_path / "t.zip", dict(reversed(files.items())))
+    entry = replace(TINY_IMAGENET, num_images={"train": 6, "test": 4})
+    train = read_source(entry, source).splits["train"]
+    assert train.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    np.testing.assert_allclose(train.images[3], np.asarray(picture)[None].repeat(3, 0), atol=40)
+
+
 def test_tiny_imagenet_val_alone(tiny_files, tmp_path):
     files = {name: data for name, data in tiny_files.items() if "/train/" not in name}
     source = write_zip(tmp_path / "val.zip", files)
@@ -264,6 +288,9 @@ def test_tiny_imagenet_with_missing_or_unknown_images(tiny_files, tmp_path):
     unknown = {**tiny_files, "t/val/val_annotations.txt": lines.replace(b"n03", b"n99")}
     with pytest.raises(SemmixError, match="unknown class n99"):
         read_source(entry, write_zip(tmp_path / "unknown.zip", unknown))
+    small = {**tiny_files, "t/val/images/val_1.JPEG": jpeg(0, size=(1, 1))}
+    with pytest.raises(SemmixError, match=r"val_1.JPEG has \(1, 1\) pixels"):
+        read_source(entry, write_zip(tmp_path / "small.zip", small))
     broken = {**tiny_files, "t/val/images/val_1.JPEG": b"\xff\xd8"}
     with pytest.raises(SemmixError, match=r"val_1.JPEG is unreadable"):
         read_source(entry, write_zip(tmp_path / "broken.zip", broken))
@@ -296,9 +323,27 @@ def test_arrays_of_the_wrong_kind_are_named(tmp_path, changes, message):
         read_source(CIFAR10, tmp_path / "data.npz")
 
 
-def test_labels_may_be_floats_that_stand_for_whole_numbers():
-    split = to_split(np.zeros((2, 8, 8), np.uint8), np.array([[1.0], [0.0]]))
+@pytest.mark.parametrize("labels", [[[1.0], [0.0]], ["1", "0"], [True, False]])
+def test_labels_may_stand_for_whole_numbers(labels):
+    split = to_split(np.zeros((2, 8, 8), np.uint8), np.array(labels))
     assert split.labels.tolist() == [1, 0]
+
+
+def test_labels_that_are_partly_numbers_are_refused():
+    with pytest.raises(SemmixError, match="whole numbers"):
+        to_split(np.zeros((2, 8, 8), np.uint8), np.array(["1", "cow"]))
+
+
+def test_grey_images_may_have_their_channel_last_first_or_not_at_all():
+    pixels = np.arange(2 * 8 * 5, dtype=np.uint8).reshape(2, 8, 5)
+    for images in (pixels, pixels[..., None], pixels[:, None]):
+        assert np.array_equal(to_split(images, np.arange(2)).images, pixels[:, None])
+
+
+@pytest.mark.parametrize("images", [np.zeros((2, 8, 8)), np.zeros((2, 64), np.uint8)])
+def test_images_of_another_kind_are_refused(images):
+    with pytest.raises(SemmixError, match="images must be uint8"):
+        to_split(images, np.arange(2))
 
 
 def test_one_wrong_pixel_or_label_is_noticed(cifar10, tmp_path):
@@ -341,6 +386,8 @@ def test_pickled_arrays_are_refused(tmp_path):
     ("name", "data", "message"),
     [
         ("bin/data_batch_2.bin", b"short", "data_batch_2.bin has 5 bytes"),
+        ("bin/data_batch_2.bin", b"", "data_batch_2.bin has 0 bytes"),
+        ("package/data_batch_2.png", jpeg(0, size=(512, 2)), r"rows of \(512, 3\)"),
         ("package/data_batch_3.png", b"", "data_batch_3.png is empty"),
         ("package/train_lables.json", b"{", "a JSON list of numbers"),
     ],

@@ -24,6 +24,8 @@ def write(tmp_path, text, name="labels.csv"):
         "id\tfilename\tcategory\n7\ta/1.png\tcat\n8\tb/2.jpg\tdog\n",
         ",path,label\n0,a/1.png,cat\n1,b/2.jpg,dog\n",  # as pandas numbers its rows
         "a/1.png,cat\n\nb/2.jpg, dog\n",
+        "cat, a/1.png\ndog, b/2.jpg\n",
+        "path , label\na/1.png,cat\nb/2.jpg,dog\n",
         '"path"    ,"label"\n"a/1.png" ,"cat" \r\n"b/2.jpg" ,"dog" ',  # aligned by hand
         "cat,a/1.png\ndog,b/2.jpg\n",
     ],
@@ -45,6 +47,18 @@ def test_json_lines_with_a_split(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("line", ["1.PNG,cat,dev", "cat,1.PNG,dev"])
+def test_a_split_may_come_third_without_a_header(tmp_path, line):
+    assert read_table(write(tmp_path, f"{line}\n")) == [TableRow("1.PNG", "cat", "val")]
+
+
+def test_null_is_nothing_and_blank_lines_are_no_rows(tmp_path):
+    text = '{"path": "1.png", "label": "cat", "split": null}\n \n'
+    assert read_table(write(tmp_path, text, "a.jsonl")) == [TableRow("1.png", "cat", "")]
+    with pytest.raises(SemmixError, match="line 1 is incomplete"):
+        read_table(write(tmp_path, '{"path": "1.png", "label": null}', "a.jsonl"))
+
+
 def test_the_kind_of_a_table_does_not_hang_on_upper_case(tmp_path):
     table = write(tmp_path, '{"path": "1.png", "label": "cat"}', "LABELS.JSONL")
     assert read_table(table) == [TableRow("1.png", "cat", "")]
@@ -58,6 +72,7 @@ def test_the_kind_of_a_table_does_not_hang_on_upper_case(tmp_path):
         ("a.csv", "path,animal\n1.png,cat\n", "no column for the label: columns path, animal"),
         ("a.csv", "picture,label\n1.bmp,cat\n", "no column for the path"),
         ("a.csv", "path,label\n1.png,\n", "line 2 is incomplete"),
+        ("a.csv", "path,label\n ,cat\n", "line 2 is incomplete"),
         ("a.csv", "path,label,split\n1.png,cat,holdout\n", "unknown split: 'holdout'"),
         ("a.csv", "path,label,split\n1.png,cat,train\n2.png,cat,\n", "have no split"),
         ("a.csv", 'path,label\n1.png,"' + "x" * 200_000, "line 2 is not CSV"),

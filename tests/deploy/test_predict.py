@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,12 +163,56 @@ def test_csv_and_jsonl_hold_the_same(capsys, run, image_files, tmp_path):
     assert bad["class_name"] is None
 
 
+def test_many_batches_come_in_order(model, image_files, monkeypatch):
+    expected = list(predict_files(model, image_files))
+    monkeypatch.setattr("semmix.deploy.predict.BATCH_SIZE", 16)
+    rows = list(predict_files(model, iter(image_files)))
+    assert [(r["file"], r["class_name"]) for r in rows] == [
+        (r["file"], r["class_name"]) for r in expected
+    ]
+
+
+def test_the_summary_counts_what_the_rows_say(capsys, run, image_files, tmp_path):
+    Image.new("L", (8, 8), 128).save(image_files[0])  # nothing like a digit
+    out = tmp_path / "answers.jsonl"
+    _, said = predict(capsys, run, *image_files[:40], "--abstain", "0.9", "--out", out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    asked = sum(row["abstain"] for row in rows)
+    warned = sum(row["ood_warning"] for row in rows)
+    assert 0 < asked < 40
+    assert warned > 0
+    assert f"40 images: {40 - asked} answered, {asked} to ask (confidence below 0.9)" in said
+    assert f"{warned} unlike the training images;" in said
+
+
 def test_the_terminal_gets_a_table(capsys, run, image_files):
     status, said = predict(capsys, run, *image_files[:3], "--abstain", "0.999")
     assert status == 0
     assert "confidence %" in said
     assert "ask a person" in said
     assert "(confidence below 0.999)" in said
+
+
+def test_a_line_says_what_its_row_says(capsys, run, model, image_files, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Image.new("L", (8, 8), 128).save(image_files[0])  # nothing like a digit
+    names = [str(image_files[0]), *(str(p.relative_to(tmp_path)) for p in image_files[1:40])]
+    rows = list(predict_files(model, map(Path, names), Caution(abstain=0.9, coverage=0.99)))
+    _, said = predict(capsys, run, *names, "--abstain", "0.9", "--coverage", "0.99")
+    lines = said.splitlines()[1:41]
+    assert lines[0].startswith(f"…{names[0][-43:]}  ")
+    assert all(
+        line.startswith(f"{name:44}  ") for name, line in zip(names[1:], lines[1:], strict=True)
+    )
+    for row, line in zip(rows, lines, strict=True):
+        name, confidence, entropy = line[44:].split()[:3]
+        assert (name, confidence) == (row["class_name"], f"{100 * row['confidence']:.1f}")
+        assert entropy == f"{row['entropy']:.3f}"
+        several = len(row["prediction_set"]) > 1
+        assert ("ask a person" in line) is row["abstain"]
+        assert ("unlike the training images" in line) is row["ood_warning"]
+        assert line.endswith(f"one of {', '.join(row['prediction_set'])}") is several
+    assert {len(row["prediction_set"]) > 1 for row in rows} == {True, False}
 
 
 def test_names_cannot_command_the_terminal(capsys, run, tmp_path):
@@ -241,6 +286,14 @@ def test_every_kind_of_file_fits_the_network(tmp_path):
     assert fit_channels(grey, 3)[:, 0, 0].tolist() == [9, 9, 9]
 
 
+def test_grey_is_pillows():
+    colour = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    grey = fit_channels(colour, 1)
+    assert grey.dtype == torch.uint8
+    expected = np.asarray(Image.fromarray(colour).convert("L"), np.int64)
+    assert abs(grey[0].numpy() - expected).max() <= 1  # Pillow's weights are rounded
+
+
 def test_exif_turns_images_upright(tmp_path):
     half = Image.new("L", (16, 16))
     half.paste(255, (0, 0, 16, 8))
@@ -258,6 +311,22 @@ def test_odd_names_are_written(model, digits, tmp_path):
     (row,) = predict_files(model, [path])
     assert row["error"] is None
     assert row["file"].endswith('n\\xff,"\n€.png')
+
+
+def test_files_are_listed_by_name_at_any_depth(tmp_path):
+    names = [f"{k}/deep/er/{k}.png" for k in range(9)]
+    for name in reversed(names):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    paths = [tmp_path / name for name in names]
+    assert list_images([str(tmp_path)]) == list_images([f"{tmp_path}/**/*.png"]) == paths
+
+
+def test_a_file_with_many_names_goes_by_the_first(tmp_path):
+    (tmp_path / "9.png").touch()
+    for k in (5, 0, 7, 2, 8, 1, 6, 3, 4):
+        (tmp_path / f"{k}.png").symlink_to(tmp_path / "9.png")
+    assert list_images([f"{tmp_path}/*.png"]) == [tmp_path / "0.png"]
 
 
 def test_links_to_folders_are_followed_each_folder_once(tmp_path):

@@ -1,5 +1,7 @@
 """Our tensor preprocessing against Pillow and against the library's own."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -74,6 +76,13 @@ def test_preprocessing_that_is_not_understood_is_refused():
             read_settings(make_settings(size=24, **changes))
 
 
+def test_a_crop_is_cut_out_of_the_middle():
+    images = draw_images(2, 3, 9, 12)
+    cut = Preprocess(size=(9, 12), crop=(4, 6), mean=(0, 0, 0), std=(1, 1, 1))(images)
+    assert torch.equal(cut, images[:, :, 2:6, 3:9].float() / 255)
+    assert Preprocess(size=1, crop=(1, 1), **IMAGENET)(images).shape == (2, 3, 1, 1)
+
+
 def test_grey_images_are_repeated():
     grey = draw_images(2, 1, 8, 8)
     prepare = Preprocess(size=16, **IMAGENET)
@@ -85,9 +94,19 @@ def test_grey_images_are_repeated():
     [
         ({"size": 8, "resample": "nearest"}, "unknown resampling"),
         ({"size": 0}, "need a size"),
+        ({"size": (8,)}, "need a size"),
+        ({"size": (8, 0)}, "need a size"),
+        ({"size": (8, 8.0)}, "need a size"),
         ({"size": 8, "crop": (9, 8)}, "crop is larger"),
+        ({"size": (9, 8), "crop": (8, 9)}, "crop is larger"),
+        ({"size": 8, "crop": [8, 8]}, "crop needs a size"),
+        ({"size": 8, "crop": (0, 8)}, "crop needs a size"),
         ({"size": 8, "std": (1.0, 0.0, 1.0)}, "three channels"),
+        ({"size": 8, "std": (1.0, 1.0)}, "three channels"),
         ({"size": 8, "mean": (0.5,)}, "three channels"),
+        ({"size": 8, "mean": [0.5, 0.5, 0.5]}, "three channels"),
+        ({"size": 8, "mean": (0.5, 0.5, "0.5")}, "three channels"),
+        ({"size": 8, "mean": (0.5, 0.5, math.nan)}, "three channels"),
     ],
 )
 def test_senseless_settings_are_refused(options, complaint):

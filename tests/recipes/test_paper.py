@@ -11,7 +11,14 @@ from semmix.annotate.annotation import LABEL_SCHEMES
 from semmix.methods import method
 from semmix.recipes.catalog import TABLES, plan_table, within
 from semmix.recipes.cells import Setting
-from semmix.recipes.cost import cost_of, images_seen, num_train, passes_per_image
+from semmix.recipes.cost import (
+    cost_of,
+    denoising_seconds,
+    images_seen,
+    num_train,
+    passes_per_image,
+    seconds_per_image,
+)
 from semmix.recipes.paper import LEAKING
 from semmix.recipes.protocols import PROTOCOLS, training_of
 from semmix.recipes.tables import COLUMNS
@@ -135,6 +142,24 @@ def test_cost_counts_what_cells_share_once():
         cells = [(cell, 1) for cell in plan_table(table, "digits", setting)]
         assert cost_of(cells).mixing_hours == pytest.approx(one.mixing_hours)
     assert cost_of([(csm, 0)]).mixed_images == 0
+
+
+def test_mixing_costs_training_drawing_and_annotating():
+    """Times are measured once and kept, so that sums of them can be checked."""
+    csm = plan_table("main", "digits", Setting(device="cpu"))[-1]
+    mixing, train = csm.mixing, csm.train
+    learning = denoising_seconds(csm, mixing.training.batch_size, learns=True)
+    drawing = denoising_seconds(csm, mixing.sampler.batch_size, learns=False)
+    task = (train.classifier, "digits", train.batch_size, "cpu")
+    looking = seconds_per_image(*task, learns=False)
+    for solver, evaluations in (("heun", 9), ("dpmpp_2m", 5)):
+        sampler = replace(mixing.sampler, solver=solver, num_steps=5)
+        cost = cost_of([(replace(csm, mixing=replace(mixing, sampler=sampler)), 2)])
+        seconds = mixing.training.num_images * learning + 7200 * evaluations * drawing
+        seconds += (7200 + num_train(csm)) * looking
+        assert cost.mixing_hours == pytest.approx(seconds / 3600)
+        assert cost.num_images == 2 * images_seen(csm)
+        assert cost.hours == pytest.approx(cost.num_images * seconds_per_image(*task) / 3600)
 
 
 def test_cost_says_what_it_cannot_know():

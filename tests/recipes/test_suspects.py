@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
 from semmix.datasets import Split
-from semmix.recipes.suspects import SecondOpinion, second_opinion, suspected
+from semmix.recipes.suspects import (
+    SecondOpinion,
+    Suspect,
+    cross_validated_scores,
+    features,
+    second_opinion,
+    suspected,
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +59,20 @@ def test_chance_does_not_forbid_mirroring():
     assert replace(opinion, num_images=300).may_mirror
 
 
+def test_many_images_tell_what_mirroring_costs():
+    """Of a thousand that were known, 850 must still be, and 849 are too few."""
+    opinion = SecondOpinion(num_images=10**12, accuracy=1, mirrored_accuracy=0.85, suspects=[])
+    assert opinion.may_mirror
+    assert not replace(opinion, mirrored_accuracy=0.849).may_mirror
+
+
+def test_the_opinion_is_the_same_each_time(digits):
+    some = Split(digits.images[:40], digits.labels[:40])
+    first = second_opinion(some, torch.arange(40), 10)
+    torch.rand(7)  # what others draw changes nothing
+    assert second_opinion(some, torch.arange(40), 10) == first
+
+
 def test_copies_do_not_vouch_for_each_other(digits):
     """Five copies of one seven called a one: together in a fold, each is still found out."""
     seven = int((digits.labels == 7).nonzero()[0])
@@ -81,3 +103,66 @@ def test_suspicion_needs_an_unlikely_label_and_a_likely_other():
     probs = torch.tensor([[0.99, 0.01], [0.005, 0.995], [0.6, 0.4], [0.1, 0.9], [0.9, 0.1]])
     labels = torch.tensor([0, 0, 1, 1, 0])
     assert [(s.row, s.looks_like) for s in suspected(probs, labels)] == [(1, 1)]
+
+
+def test_suspects_are_those_of_a_plain_loop():
+    draw = torch.Generator().manual_seed(0)
+    probs = (4 * torch.randn(300, 5, generator=draw, dtype=torch.float64)).softmax(1)
+    labels = torch.randint(5, (300,), generator=draw)
+    own = probs[range(300), labels]
+    usual = [max(float(own[labels == k].mean()), 0.2) for k in range(5)]
+    found = []
+    for n, row in enumerate(probs.tolist()):
+        likely = [(p, k) for k, p in enumerate(row) if p >= usual[k]]
+        if likely and max(likely)[1] != labels[n] and own[n] < 0.02:
+            found.append(
+                (float(own[n]) - max(likely)[0], Suspect(n, int(labels[n]), *max(likely)[::-1]))
+            )
+    expected = [suspect for _, suspect in sorted(found, key=lambda pair: pair[0])]
+    assert len(expected) > 50
+    assert suspected(probs, labels) == expected
+
+
+def test_a_class_without_images_is_no_reason_to_suspect():
+    probs = torch.tensor([[0.01, 0.5, 0.49], [0.9, 0.05, 0.05]])
+    assert [s.looks_like for s in suspected(probs, torch.tensor([0, 0]))] == [1]
+
+
+@pytest.mark.parametrize("width", [6, 40])  # fewer numbers than images, and more
+def test_scores_are_those_of_ridge_regression_without_the_fold(width):
+    random = np.random.default_rng(0)
+    labels = np.arange(30) % 3
+    means = random.normal(size=(3, width))
+    x, turned = (means[labels] + 2 * random.normal(size=(30, width)) for _ in range(2))
+    folds = random.integers(0, 4, 30)
+    found = []
+    for ridge in (1e-3, 1e-2, 1e-1, 1.0):
+        scores, mirrored = np.zeros((2, 30, 3))
+        for fold in range(4):
+            out, num = folds == fold, (folds != fold).sum()
+            gram = x[~out].T @ x[~out] / num + ridge * np.eye(width)
+            weights = np.linalg.solve(gram, x[~out].T @ np.eye(3)[labels[~out]] / num)
+            scores[out], mirrored[out] = x[out] @ weights, turned[out] @ weights
+        found.append(((scores.argmax(1) == labels).mean(), scores, mirrored))
+    _, scores, mirrored = max(found, key=lambda each: each[0])
+    tensors = (torch.from_numpy(a) for a in (x.astype("f"), turned.astype("f"), labels, folds))
+    ours = cross_validated_scores(*tensors, num_classes=3)
+    np.testing.assert_allclose(ours[0], scores, atol=2e-3)
+    np.testing.assert_allclose(ours[1], mirrored, atol=2e-3)
+
+
+def test_features_are_likenesses_in_each_quarter(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (5, 3, 16, 16), generator=draw, dtype=torch.uint8)
+    patches = torch.randn(2, 3, 4, 4, generator=draw)
+    monkeypatch.setattr("semmix.recipes.suspects.CHUNK", 2)
+    found = features(images, patches)
+    assert found.shape == (5, 16)
+    for image, row in zip(images.numpy().astype("d"), found, strict=True):
+        image = (image - image.mean()) / (image.std(ddof=1) + 1)
+        windows = np.lib.stride_tricks.sliding_window_view(image, (4, 4), (1, 2))
+        likeness = np.einsum("cyxij,pcij->pyx", windows, patches.numpy())  # [2, 13, 13]
+        both = np.concatenate([likeness.clip(min=0), (-likeness).clip(min=0)])
+        halves = slice(0, 7), slice(6, 13)
+        quarters = [[k[a, b].mean() for a in halves for b in halves] for k in both]
+        np.testing.assert_allclose(row, np.ravel(quarters), atol=1e-4)

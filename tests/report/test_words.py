@@ -3,10 +3,12 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from semmix.report.tables import Estimate, Row
-from semmix.report.words import headline, sentence, sentence_after_scaling
+from semmix.calibration import ece_of_chance
+from semmix.report.tables import Estimate, Row, percent
+from semmix.report.words import chance, headline, sentence, sentence_after_scaling
 
 BASELINE = Row(
     name="CE",
@@ -51,6 +53,7 @@ def test_clearly_better_at_the_same_accuracy():
     [
         ((0.012, 0.002, 3), "and 1.2 points more accurate"),
         ((-0.012, 0.002, 3), "but 1.2 points less accurate"),
+        ((0.25, 0.002, 3), "and 25.0 points more accurate"),
         ((0.001, 0.02, 3), "with no clear difference in accuracy"),
         ((-0.001, 0.004, 3), "at the same accuracy"),
         ((-0.001, 0.0041, 3), "with no clear difference in accuracy"),
@@ -67,6 +70,7 @@ def test_clearly_worse():
 
 def test_a_small_but_clear_gain_is_not_blown_up():
     assert "slightly better" in sentence(row(0.0315, (-0.0005, 0.0001, 3)))
+    assert "1.2 times better" in sentence(row(0.0275, (-0.0045, 0.0001, 3)))
 
 
 def test_an_interval_over_zero_is_no_clear_difference():
@@ -110,3 +114,23 @@ def test_headline_takes_the_lowest_error_and_admits_a_winning_baseline():
     assert plain(headline([BASELINE, bad])) == (
         "No method here is better calibrated than CE (ECE 3.2 %, one seed)."
     )
+
+
+def test_headline_of_a_row_alone_compares_nothing():
+    alone = replace(BASELINE, runs=(run(0.032, 0.01),))
+    assert plain(headline([alone])) == "CE: ECE 3.2 %, one seed."
+    twice = replace(BASELINE, runs=(run(0.032, 0.01),) * 2)
+    assert plain(headline([twice])) == "CE: ECE 3.2 %, 2 seeds."
+
+
+def test_chance_is_the_mean_over_the_seeds_of_the_best_row():
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 200)
+    probs = [random.dirichlet(np.full(3, a), 200) for a in (0.1, 3.0)]
+    runs = [SimpleNamespace(before=SimpleNamespace(probs=p, labels=labels)) for p in probs]
+    value = sum(ece_of_chance(p, labels) for p in probs) / 2
+    assert percent(value) not in {percent(ece_of_chance(p, labels)) for p in probs}
+    best = replace(row(0.0152, (-0.0168, 0.004, 3)), runs=tuple(runs))
+    text = chance([BASELINE, best])
+    assert "With 200 test images, even a perfectly calibrated CSM would" in text
+    assert text.endswith(f"an ECE near {percent(value)}.")

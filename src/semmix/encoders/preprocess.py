@@ -28,11 +28,8 @@ def _bicubic(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
-FILTERS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
-    "bilinear": (_bilinear, 1),
-    "bicubic": (_bicubic, 2),
-}
-"""Filter and its reach in pixels, by name."""
+FILTERS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": _bilinear, "bicubic": _bicubic}
+"""Weight of a pixel by its distance."""
 
 
 @lru_cache(maxsize=32)
@@ -42,15 +39,11 @@ def resize_weights(num_in: int, num_out: int, resample: str) -> Tensor:
     The filter is widened when pixels are merged (antialiasing). Pillow rounds its weights to fixed
     point, so do we: sums of integers are exact in float64, whatever the order and the device.
     """
-    filter_, reach = FILTERS[resample]
     step = num_in / num_out
     width = max(step, 1.0)
     centre = (torch.arange(num_out, dtype=torch.float64) + 0.5) * step
     pixel = torch.arange(num_in, dtype=torch.float64)
-    first = (centre - reach * width + 0.5).clamp(min=0).floor()
-    last = (centre + reach * width + 0.5).clamp(max=num_in).floor()
-    inside = (pixel >= first[:, None]) & (pixel < last[:, None])
-    weights = filter_((pixel + 0.5 - centre[:, None]) / width) * inside
+    weights = FILTERS[resample]((pixel + 0.5 - centre[:, None]) / width)
     weights = weights / weights.sum(1, keepdim=True) * PRECISION
     return (weights.abs() + 0.5).floor() * weights.sign()
 

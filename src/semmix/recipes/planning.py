@@ -286,12 +286,15 @@ def _num_sets(facts: Facts, affordable: float) -> int:
 
 
 def _pairs(num_classes: int, num_sets: int) -> tuple[int | None, int]:
-    """Return how many partners each class is mixed with (None: all), and the sets of a pair."""
+    """Return how many partners each class is mixed with (None: all), and the sets of a pair.
+
+    There are two sets for each class at least.
+    """
     num_pairs = num_classes * (num_classes - 1) // 2
     if num_classes <= ALL_PAIRS and num_pairs <= num_sets:
         return None, num_sets // num_pairs
-    partners = min(max(num_sets // num_classes, 1), MAX_PARTNERS)
-    return partners, max(1, num_sets // (num_classes * partners))
+    partners = min(num_sets // num_classes, MAX_PARTNERS)
+    return partners, num_sets // (num_classes * partners)
 
 
 def _words(
