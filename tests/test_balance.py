@@ -136,6 +136,29 @@ def test_a_loss_may_want_classes_no_label_names():
     _, p1, p2 = confidence_balance(smoothed, 0.9, 0.6, 2.0, num_classes=5)
     assert p1 == pytest.approx([0.83, 0.11, 0.02, 0.02, 0.02], abs=1e-6)
     assert p2 == pytest.approx([0.56, 0.38, 0.02, 0.02, 0.02], abs=1e-6)
+    _, p1, p2 = confidence_balance(smoothed, 0.9, 0.6, 2.0, num_classes=3)
+    assert p1 == pytest.approx([0.81 + 0.1 / 3, 0.09 + 0.1 / 3, 0.1 / 3], abs=1e-6)
+    assert p2 == pytest.approx([0.54 + 0.1 / 3, 0.36 + 0.1 / 3, 0.1 / 3], abs=1e-6)
+
+
+@pytest.mark.parametrize(("sign", "best"), [(-1, [1, 0]), (1, [0, 1])])
+@pytest.mark.parametrize("delta", [0.02, 0.5, 4.0])
+def test_answers_stay_probabilities_where_a_loss_would_go_on(sign, best, delta):
+    _, p1, p2 = confidence_balance(lambda p, q: sign * (p * q).sum(), 0.9, 0.6, delta)
+    assert p1 == pytest.approx(best, abs=1e-9)
+    assert p2 == pytest.approx(best, abs=1e-9)
+
+
+def test_the_softer_label_may_get_the_sharper_answer():
+    """A loss that wants the classes exchanged: all answers of squared_error, mirrored."""
+    for delta in (0.0, 0.02, distance(0.9, 0.6), 1.0):
+        _, p1, p2 = confidence_balance(squared_error, 0.9, 0.6, delta)
+        beta, mirrored1, mirrored2 = confidence_balance(
+            lambda p, q: squared_error(p, q[::-1]), 0.9, 0.6, delta
+        )
+        assert mirrored1 == pytest.approx(p1[::-1], abs=1e-9)
+        assert mirrored2 == pytest.approx(p2[::-1], abs=1e-9)
+        assert beta == pytest.approx(2 * ((0.1 - p1[0]) ** 2 - (0.4 - p2[0]) ** 2), abs=1e-9)
 
 
 def test_no_feasible_step_improves_a_constrained_optimum_over_all_classes():
@@ -205,6 +228,10 @@ def test_a_loss_that_is_no_number_gets_no_verdict():
     for loss, num_classes in ((cross_entropy, 3), (divergence, 2)):
         beta = confidence_balance(loss, 0.9, 0.6, 0.01, num_classes).beta
         assert beta == pytest.approx(right.beta, abs=1e-6)
+    edged = confidence_balance(  # no number where a share is all but zero: not the best answer
+        lambda p, q: squared_error(p, q) + 0 * np.sqrt(p - 1e-9).sum(), 0.9, 0.6, 0.01
+    )
+    assert edged.beta == pytest.approx(0, abs=1e-9)
     with pytest.raises(SemmixError, match="no finite least value"):
         confidence_balance(lambda p, q: (p - np.log(q)).sum(), 0.9, 0.6, 0.01, num_classes=3)
     for gamma in (math.nan, math.inf):
@@ -215,7 +242,8 @@ def test_a_loss_that_is_no_number_gets_no_verdict():
 def test_user_mistakes():
     with pytest.raises(SemmixError, match=r"end its name in \.svg"):
         BalanceConfig(figure=Path("x.foo"))
-    for wrong in [(0.6, 0.9, 0.1), (0.9, 0.4, 0.1), (1.0, 0.6, 0.1), (0.9, 0.6, -1.0)]:
+    disordered = [(0.6, 0.9, 0.1), (0.7, 0.7, 0.1), (0.9, 0.4, 0.1), (1.0, 0.6, 0.1)]
+    for wrong in [*disordered, (0.9, 0.6, -1.0)]:
         with pytest.raises(SemmixError):
             confidence_balance(squared_error, *wrong)
     with pytest.raises(SemmixError, match="num_classes >= 2"):
