@@ -10,10 +10,11 @@ from semmix._artifact import FORMAT
 from semmix._files import read_named_tensors, write_json, write_tensors
 from semmix.calibration import (
     DensityRatioCalibrator,
+    TemperatureScaler,
     ece,
+    oe,
     ood_auroc,
     ood_score,
-    oe,
     piece,
     proximity,
     weighted_oe,
@@ -109,6 +110,16 @@ def test_plain_numbers_are_those_before_and_after_the_temperature(run):
             assert as_in_the_code[f"{name}{tail}"] == pytest.approx(by(probs, labels), abs=1e-9)
 
 
+def test_the_temperature_is_sought_as_the_protocol_says(run):
+    found = {}
+    for search in ("ece-grid", "nll"):
+        protocol = replace(PROTOCOLS["semmix"], temperature=search)
+        found[search] = measure_run(run, CE, protocol)["temperature"]
+        scaler = TemperatureScaler(search=search).fit(*logits_of(run, "val"))
+        assert found[search] == scaler.temperature
+    assert found["ece-grid"] != found["nll"]
+
+
 def test_measures_besides_logits_take_their_own_files(run):
     near_val, near_test = read_named_tensors(run / PROXIMITY, "val", "test")
     (val, val_labels), (logits, labels) = logits_of(run, "val"), logits_of(run, "test")
@@ -135,7 +146,7 @@ def test_foreign_images_are_told_by_scores_of_the_lines_own_probabilities(run, s
 
 
 def test_an_encoder_of_our_own_is_a_plain_run_on_the_same_images():
-    train = replace(CSM.train, eq_data=True, epochs=7)
+    train = replace(CSM.train, eq_data=True, allow_leak=True, epochs=7)
     cell = replace(CSM, train=train, measure="piece", times_encoder=2)
     plain = plain_cell(cell)
     assert plain.data == cell.data
@@ -152,7 +163,7 @@ def test_proximity_and_views_are_those_of_the_trained_network(tmp_path):
     data = load_data(CE.data)
     network = classifier("small", data.num_classes, 1, 8)  # in training mode, as it is built
     write_proximity(network, data, tmp_path)
-    write_tta(network, data.test, 0, False, tmp_path)
+    write_tta(network.train(), data.test, 0, False, tmp_path)
     network.eval()
     with torch.no_grad():
         val, test = (network.features(part.images) for part in (data.val, data.test))
