@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from semmix import SemmixError, confidence_balance
 from semmix.balance import (
     BalanceConfig,
+    Row,
     balance_table,
     closed_form_beta,
     cross_entropy,
@@ -82,6 +83,15 @@ def test_the_formula_holds_for_all_labels():
             delta = distance(alpha1, alpha2) / 3
             found = confidence_balance(cross_entropy, alpha1, alpha2, delta).beta
             assert closed_form_beta("ce", alpha1, alpha2, delta) == pytest.approx(found, abs=1e-8)
+
+
+def test_the_formula_is_zero_once_answers_are_free_and_for_l2_always():
+    free = distance(0.9, 0.6)
+    assert closed_form_beta("ce", 0.9, 0.6, 0.9 * free) < -1e-4
+    for delta in (0.01, 0.9 * free, 1.01 * free, 2.0):
+        assert closed_form_beta("l2", 0.9, 0.6, delta) == 0
+        assert closed_form_beta("focal", 0.9, 0.6, delta) is None
+        assert (closed_form_beta("ce", 0.9, 0.6, delta) == 0) == (delta > free)
 
 
 def test_focal_loss_may_lean_to_the_sharper_label_once_answers_are_free():
@@ -203,6 +213,32 @@ def test_verdicts():
     for name, word in words.items():
         assert word in verdict(balance_table({name: load_loss(name)}, 0.9, 0.6, deltas))
     assert closed_form_beta("focal", 0.9, 0.6, 0.01) is None
+
+
+@pytest.mark.parametrize(
+    ("betas", "words"),
+    [
+        ((0, -9e-9, 9e-9), "balanced"),
+        ((0, -2e-8, 9e-9), "the sharper label"),
+        ((0, 2e-8, -9e-9), "the softer label"),
+        ((0, 2e-8, -2e-8), "either side"),
+    ],
+)
+def test_verdicts_look_at_every_beta(betas, words):
+    assert words in verdict([Row("x", 0.0, beta, None, 0.5, 0.5) for beta in betas])
+
+
+def test_the_table_is_of_the_loss_and_the_labels_asked_for(capsys):
+    config = BalanceConfig(
+        loss="focal", gamma=2, alpha1=0.8, alpha2=0.5, num_classes=3, num_deltas=5, figure=None
+    )
+    rows = run_balance(config)
+    deltas = [distance(0.8, 0.5) * share for share in (0, 1 / 16, 1 / 4, 9 / 16, 1)]
+    assert [row.delta for row in rows] == pytest.approx(deltas)
+    for row in rows:
+        beta, p1, p2 = confidence_balance(partial(focal, gamma=2), 0.8, 0.5, row.delta, 3)
+        assert row == ("focal 2", row.delta, beta, None, p1[0], p2[0])
+    assert "leans to the softer label" in capsys.readouterr().out
 
 
 def test_a_users_own_loss_by_import_path(tmp_path, monkeypatch, capsys):
