@@ -151,10 +151,18 @@ def test_a_loss_may_want_classes_no_label_names():
     assert p2 == pytest.approx([0.54 + 0.1 / 3, 0.36 + 0.1 / 3, 0.1 / 3], abs=1e-6)
 
 
-@pytest.mark.parametrize(("sign", "best"), [(-1, [1, 0]), (1, [0, 1])])
+@pytest.mark.parametrize(
+    ("loss", "best"),
+    [
+        (lambda p, q: -p[0], [1, 0]),
+        (lambda p, q: -p[1], [0, 1]),
+        (lambda p, q: -(p * q).sum(), [1, 0]),
+        (lambda p, q: (p * q).sum(), [0, 1]),
+    ],
+)
 @pytest.mark.parametrize("delta", [0.02, 0.5, 4.0])
-def test_answers_stay_probabilities_where_a_loss_would_go_on(sign, best, delta):
-    _, p1, p2 = confidence_balance(lambda p, q: sign * (p * q).sum(), 0.9, 0.6, delta)
+def test_answers_stay_probabilities_where_a_loss_would_go_on(loss, best, delta):
+    _, p1, p2 = confidence_balance(loss, 0.9, 0.6, delta)
     assert p1 == pytest.approx(best, abs=1e-9)
     assert p2 == pytest.approx(best, abs=1e-9)
 
