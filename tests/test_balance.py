@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from semmix import SemmixError, confidence_balance
 from semmix.balance import (
     BalanceConfig,
+    Row,
     balance_table,
     closed_form_beta,
     cross_entropy,
@@ -84,6 +85,15 @@ def test_the_formula_holds_for_all_labels():
             assert closed_form_beta("ce", alpha1, alpha2, delta) == pytest.approx(found, abs=1e-8)
 
 
+def test_the_formula_is_zero_once_answers_are_free_and_for_l2_always():
+    free = distance(0.9, 0.6)
+    assert closed_form_beta("ce", 0.9, 0.6, 0.9 * free) < -1e-4
+    for delta in (0.01, 0.9 * free, 1.01 * free, 2.0):
+        assert closed_form_beta("l2", 0.9, 0.6, delta) == 0
+        assert closed_form_beta("focal", 0.9, 0.6, delta) is None
+        assert (closed_form_beta("ce", 0.9, 0.6, delta) == 0) == (delta > free)
+
+
 def test_focal_loss_may_lean_to_the_sharper_label_once_answers_are_free():
     assert confidence_balance(focal1, 0.9, 0.6, 2.0).beta == pytest.approx(0.0278314, abs=1e-6)
     assert confidence_balance(focal1, 0.95, 0.8, 2.0).beta == pytest.approx(-0.0011617, abs=1e-6)
@@ -136,6 +146,37 @@ def test_a_loss_may_want_classes_no_label_names():
     _, p1, p2 = confidence_balance(smoothed, 0.9, 0.6, 2.0, num_classes=5)
     assert p1 == pytest.approx([0.83, 0.11, 0.02, 0.02, 0.02], abs=1e-6)
     assert p2 == pytest.approx([0.56, 0.38, 0.02, 0.02, 0.02], abs=1e-6)
+    _, p1, p2 = confidence_balance(smoothed, 0.9, 0.6, 2.0, num_classes=3)
+    assert p1 == pytest.approx([0.81 + 0.1 / 3, 0.09 + 0.1 / 3, 0.1 / 3], abs=1e-6)
+    assert p2 == pytest.approx([0.54 + 0.1 / 3, 0.36 + 0.1 / 3, 0.1 / 3], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "best"),
+    [
+        (lambda p, q: -p[0], [1, 0]),
+        (lambda p, q: -p[1], [0, 1]),
+        (lambda p, q: -(p * q).sum(), [1, 0]),
+        (lambda p, q: (p * q).sum(), [0, 1]),
+    ],
+)
+@pytest.mark.parametrize("delta", [0.02, 0.5, 4.0])
+def test_answers_stay_probabilities_where_a_loss_would_go_on(loss, best, delta):
+    _, p1, p2 = confidence_balance(loss, 0.9, 0.6, delta)
+    assert p1 == pytest.approx(best, abs=1e-9)
+    assert p2 == pytest.approx(best, abs=1e-9)
+
+
+def test_the_softer_label_may_get_the_sharper_answer():
+    """A loss that wants the classes exchanged: all answers of squared_error, mirrored."""
+    for delta in (0.0, 0.02, distance(0.9, 0.6), 1.0):
+        _, p1, p2 = confidence_balance(squared_error, 0.9, 0.6, delta)
+        beta, mirrored1, mirrored2 = confidence_balance(
+            lambda p, q: squared_error(p, q[::-1]), 0.9, 0.6, delta
+        )
+        assert mirrored1 == pytest.approx(p1[::-1], abs=1e-9)
+        assert mirrored2 == pytest.approx(p2[::-1], abs=1e-9)
+        assert beta == pytest.approx(2 * ((0.1 - p1[0]) ** 2 - (0.4 - p2[0]) ** 2), abs=1e-9)
 
 
 def test_no_feasible_step_improves_a_constrained_optimum_over_all_classes():
@@ -182,6 +223,32 @@ def test_verdicts():
     assert closed_form_beta("focal", 0.9, 0.6, 0.01) is None
 
 
+@pytest.mark.parametrize(
+    ("betas", "words"),
+    [
+        ((0, -9e-9, 9e-9), "balanced"),
+        ((0, -2e-8, 9e-9), "the sharper label"),
+        ((0, 2e-8, -9e-9), "the softer label"),
+        ((0, 2e-8, -2e-8), "either side"),
+    ],
+)
+def test_verdicts_look_at_every_beta(betas, words):
+    assert words in verdict([Row("x", 0.0, beta, None, 0.5, 0.5) for beta in betas])
+
+
+def test_the_table_is_of_the_loss_and_the_labels_asked_for(capsys):
+    config = BalanceConfig(
+        loss="focal", gamma=2, alpha1=0.8, alpha2=0.5, num_classes=3, num_deltas=5, figure=None
+    )
+    rows = run_balance(config)
+    deltas = [distance(0.8, 0.5) * share for share in (0, 1 / 16, 1 / 4, 9 / 16, 1)]
+    assert [row.delta for row in rows] == pytest.approx(deltas)
+    for row in rows:
+        beta, p1, p2 = confidence_balance(partial(focal, gamma=2), 0.8, 0.5, row.delta, 3)
+        assert row == ("focal 2", row.delta, beta, None, p1[0], p2[0])
+    assert "leans to the softer label" in capsys.readouterr().out
+
+
 def test_a_users_own_loss_by_import_path(tmp_path, monkeypatch, capsys):
     (tmp_path / "their_losses.py").write_text("def fourth(p, q):\n    return ((p - q) ** 4).sum()")
     monkeypatch.syspath_prepend(tmp_path)
@@ -205,6 +272,10 @@ def test_a_loss_that_is_no_number_gets_no_verdict():
     for loss, num_classes in ((cross_entropy, 3), (divergence, 2)):
         beta = confidence_balance(loss, 0.9, 0.6, 0.01, num_classes).beta
         assert beta == pytest.approx(right.beta, abs=1e-6)
+    edged = confidence_balance(  # no number where a share is all but zero: not the best answer
+        lambda p, q: squared_error(p, q) + 0 * np.sqrt(p - 1e-9).sum(), 0.9, 0.6, 0.01
+    )
+    assert edged.beta == pytest.approx(0, abs=1e-9)
     with pytest.raises(SemmixError, match="no finite least value"):
         confidence_balance(lambda p, q: (p - np.log(q)).sum(), 0.9, 0.6, 0.01, num_classes=3)
     for gamma in (math.nan, math.inf):
@@ -215,7 +286,8 @@ def test_a_loss_that_is_no_number_gets_no_verdict():
 def test_user_mistakes():
     with pytest.raises(SemmixError, match=r"end its name in \.svg"):
         BalanceConfig(figure=Path("x.foo"))
-    for wrong in [(0.6, 0.9, 0.1), (0.9, 0.4, 0.1), (1.0, 0.6, 0.1), (0.9, 0.6, -1.0)]:
+    disordered = [(0.6, 0.9, 0.1), (0.7, 0.7, 0.1), (0.9, 0.4, 0.1), (1.0, 0.6, 0.1)]
+    for wrong in [*disordered, (0.9, 0.6, -1.0)]:
         with pytest.raises(SemmixError):
             confidence_balance(squared_error, *wrong)
     with pytest.raises(SemmixError, match="num_classes >= 2"):

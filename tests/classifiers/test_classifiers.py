@@ -4,9 +4,11 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from semmix import SemmixError
 from semmix.classifiers import classifier, list_classifiers
+from semmix.classifiers.foreign import ForeignClassifier
 from semmix.classifiers.resnet import PaddedShortcut
 
 # The counts published with each network, at ten classes and 32x32 images.
@@ -88,6 +90,17 @@ def test_normalisation_is_a_part_of_the_network():
     by_hand = (images - net.mean) / net.std
     torch.testing.assert_close(net.features(images), net.body(by_hand))
     assert set(net.state_dict()) >= {"mean", "std"}
+    plain = classifier("small", num_classes=3)
+    torch.testing.assert_close(plain.normalised(images), 2 * images - 1)
+
+
+def test_features_of_foreign_networks_are_what_their_last_linear_layer_sees():
+    body = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh())
+    net = ForeignClassifier(nn.Sequential(body, nn.Linear(5, 2), nn.Softsign()), 2, [0.5], [0.5])
+    images = torch.rand(4, 3, 2, 2)
+    torch.testing.assert_close(net.features(images), body(2 * images - 1))
+    without = ForeignClassifier(nn.Sequential(nn.Flatten(), nn.Softsign()), 12, [0.5], [0.5])
+    torch.testing.assert_close(without.features(images), without(images))
 
 
 @pytest.mark.parametrize(("name", "image_size"), [("resnet18", 32), ("vit_tiny_patch16_224", 64)])

@@ -59,9 +59,28 @@ def test_the_size_is_told_from_the_weights(
     assert not torch.equal(features[0], features[1])
 
 
+def test_weights_go_where_the_file_names_them(tmp_path, draw_images):
+    """The file written here names layers in the order they are applied, as our networks do."""
+    tensors = draw_file(LITES[0])
+    network = LITES[0].build().eval()
+    fill(network, rename(tensors, network), "")
+    ours, theirs = (
+        [t for name, t in named.items() if not ("num_batches" in name or name.startswith("_fc"))]
+        for named in (network.state_dict(), tensors)
+    )
+    assert len(ours) == len(theirs)
+    assert all(map(torch.equal, ours, theirs))
+    torch.save(tensors, tmp_path / "lite.pth")
+    features = load_encoder(f"efficientnet:{tmp_path / 'lite.pth'}").embed(draw_images(1))
+    with torch.inference_mode():
+        expected = network(LITES[0].preprocess()(draw_images(1)))
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_images_are_as_large_as_in_training(draw_images):
     shapes = [tuple(lite.preprocess()(draw_images(1)).shape[2:]) for lite in LITES]
     assert shapes == [(224, 224), (240, 240), (260, 260)]
+    assert LITES[0].preprocess()(draw_images(1)[:, :, :8]).shape[2:] == (224, 224)
     white = LITES[0].preprocess()(torch.full((1, 3, 8, 8), 255, dtype=torch.uint8))
     assert white.unique().tolist() == [1.0]
 

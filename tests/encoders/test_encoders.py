@@ -13,7 +13,7 @@ from semmix.classifiers.saved import save_classifier
 from semmix.cli import run_command
 from semmix.encoders import inception, list_encoders, load_encoder
 from semmix.encoders.inverted import InvertedResiduals
-from semmix.encoders.mobilenet import LAYERS, STAGES
+from semmix.encoders.mobilenet import IMAGENET, LAYERS, STAGES
 
 OPTIONS = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
 
@@ -264,7 +264,10 @@ def test_mobilenet_reads_a_weights_file(tmp_path, draw_images):
     assert sum(t.numel() for t in network.parameters()) == 2_223_872
     torch.save(tensors, tmp_path / "weights.pth")
     encoder = load_encoder(f"mobilenet:{tmp_path / 'weights.pth'}")
-    assert encoder.embed(draw_images(2)).shape == (2, 1280)
+    with torch.inference_mode():
+        expected = network(IMAGENET(draw_images(2)))
+    assert expected.shape == (2, 1280)
+    torch.testing.assert_close(encoder.embed(draw_images(2)), expected, rtol=1e-4, atol=1e-4)
     torch.save({"features.0.0.weight": torch.zeros(1)}, tmp_path / "weights.pth")
     with pytest.raises(SemmixError, match="not the weights of this network"):
         load_encoder(f"mobilenet:{tmp_path / 'weights.pth'}")

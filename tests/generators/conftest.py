@@ -115,10 +115,13 @@ def _twin_denoise(state, x, sigma, labels, *, adm=False, taps=(1, 1)):
     if adm:
         emb = torch.cat([angles.cos(), angles.sin()], 1)
         emb = twin_linear(state, "map_layer1", F.silu(twin_linear(state, "map_layer0", emb)))
-        emb = F.silu(emb + twin_linear(state, "map_label", labels))
+        if "map_label.weight" in state:
+            emb = emb + twin_linear(state, "map_label", labels)
+        emb = F.silu(emb)
     else:
         emb = torch.cat([angles.sin(), angles.cos()], 1)
-        emb = emb + twin_linear(state, "map_label", labels * math.sqrt(labels.shape[1]))
+        if "map_label.weight" in state:
+            emb = emb + twin_linear(state, "map_label", labels * math.sqrt(labels.shape[1]))
         emb = F.silu(
             twin_linear(state, "map_layer1", F.silu(twin_linear(state, "map_layer0", emb)))
         )

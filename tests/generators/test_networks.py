@@ -9,6 +9,7 @@ import torch
 
 from semmix._errors import SemmixError
 from semmix.generators.edm import EDMConfig, EDMDenoiser, network_preset
+from semmix.generators.networks import FourierEmbedding, group_norm
 
 
 @pytest.mark.parametrize("kind", ["vp", "ve", "adm"])
@@ -25,6 +26,29 @@ def test_output_equals_plain_float64_twin(kind, small_networks, lively, twin_den
         ours = network(x, sigma, labels)
     assert (ours - x).abs().max() > 0.1  # the network does something
     torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["vp", "adm"])
+def test_networks_without_classes_equal_the_twin(kind, small_networks, lively, twin_denoise):
+    network = lively(replace(small_networks[kind], num_classes=0))
+    x, sigma, labels = torch.randn(2, 3, 8, 8), torch.tensor([0.1, 2.0]), torch.zeros(2, 0)
+    assert not [name for name in network.state_dict() if "map_label" in name]
+    expected = twin_denoise(network.state_dict(), x, sigma, labels, adm=kind == "adm")
+    with torch.no_grad():
+        ours = network(x, sigma, labels)
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_fresh_fourier_frequencies_are_normal_with_a_deviation_of_16():
+    torch.manual_seed(0)
+    freqs = FourierEmbedding(20_000).freqs / 16
+    for power, moment in ((1, 0), (2, 1), (4, 3)):
+        assert (freqs**power).mean() == pytest.approx(moment, abs=0.15)
+
+
+def test_group_norms_have_at_most_32_groups():
+    groups = {channels: group_norm(channels, 1e-6).num_groups for channels in (16, 64, 128, 768)}
+    assert groups == {16: 4, 64: 16, 128: 32, 768: 32}
 
 
 def shapes(preset, image_shape, num_classes):

@@ -155,8 +155,19 @@ def test_edm_pickle_converts_and_equals_the_plain_twin(
     torch.testing.assert_close(ours.double(), plain, rtol=1e-5, atol=1e-5)
 
 
-def twin_edm2(state, x, sigma, labels, per_head=64):
+# every setting that says how parts are weighed, each with a value of its own
+EDM2_WEIGHED = {
+    "label_balance": 0.45, "concat_balance": 0.35, "res_balance": 0.25, "attn_balance": 0.15,
+    "clip_act": 1.5, "channels_per_head": 32, "sigma_data": 0.6,
+}  # fmt: skip
+
+
+def twin_edm2(
+    state, x, sigma, labels, label_balance=0.5, concat_balance=0.5, res_balance=0.3,
+    attn_balance=0.3, clip_act=256, channels_per_head=64, sigma_data=0.5,
+):  # fmt: skip
     """EDM2's denoiser in float64, from raw weights, by explicit sums."""
+    per_head, variance = channels_per_head, sigma_data**2
     state = {name.removeprefix("unet."): t.double() for name, t in state.items()}
     x, sigma, labels = x.double(), sigma.double(), labels.double()
 
@@ -188,7 +199,7 @@ def twin_edm2(state, x, sigma, labels, per_head=64):
         z = layer(f"{name}.conv_res1", silu(z * scale[:, :, None, None]))
         if name.startswith("dec") and has_skip:
             y = layer(f"{name}.conv_skip", y)
-        y = blend(y, z, 0.3)
+        y = blend(y, z, res_balance)
         if f"{name}.attn_qkv.weight" in state:
             n, c, h, w = y.shape
             heads = c // per_head
@@ -196,14 +207,15 @@ def twin_edm2(state, x, sigma, labels, per_head=64):
             q, k, v = qkv[:, :, :, 0], qkv[:, :, :, 1], qkv[:, :, :, 2]
             a = torch.softmax(torch.einsum("nhcq,nhck->nhqk", q, k) / per_head**0.5, dim=3)
             mixed = torch.einsum("nhqk,nhck->nhcq", a, v).reshape(n, c, h, w)
-            y = blend(y, layer(f"{name}.attn_proj", mixed), 0.3)
-        return y.clamp(-256, 256)
+            y = blend(y, layer(f"{name}.attn_proj", mixed), attn_balance)
+        return y.clamp(-clip_act, clip_act)
 
     s = sigma[:, None, None, None]
     angles = (sigma.log() / 4)[:, None] * state["emb_fourier.freqs"] + state["emb_fourier.phases"]
     emb = layer("emb_noise", angles.cos() * 2**0.5)
-    emb = silu(blend(emb, layer("emb_label", labels * labels.shape[1] ** 0.5), 0.5))
-    y = x / (s**2 + 0.25).sqrt()
+    by_label = layer("emb_label", labels * labels.shape[1] ** 0.5)
+    emb = silu(blend(emb, by_label, label_balance))
+    y = x / (s**2 + variance).sqrt()
     y, skips = torch.cat([y, torch.ones_like(y[:, :1])], 1), []
     for name in dict.fromkeys(".".join(k.split(".")[:2]) for k in state if k.startswith("enc.")):
         y = layer(name, y) if name.endswith("_conv") else block(name, y, emb)
@@ -212,11 +224,13 @@ def twin_edm2(state, x, sigma, labels, per_head=64):
         if "_block" in name:
             b = skips.pop()
             na, nb = y.shape[1], b.shape[1]
-            c = ((na + nb) / 0.5) ** 0.5 / 2
-            y = torch.cat([y * c / na**0.5, b * c / nb**0.5], 1)
+            t = concat_balance
+            c = ((na + nb) / ((1 - t) ** 2 + t**2)) ** 0.5
+            y = torch.cat([y * c * (1 - t) / na**0.5, b * c * t / nb**0.5], 1)
         y = block(name, y, emb)
     raw = layer("out_conv", y, state["out_gain"])
-    return 0.25 / (s**2 + 0.25) * x + s * 0.5 / (s**2 + 0.25).sqrt() * raw
+    total = s**2 + variance
+    return variance / total * x + s * sigma_data / total.sqrt() * raw
 
 
 def edm2_network():
@@ -230,21 +244,22 @@ def edm2_network():
     return network.half()  # as the official files store it
 
 
-def test_edm2_pickle_converts_and_equals_the_plain_twin(write, tmp_path):
-    network = edm2_network()
+@pytest.mark.parametrize("weighed", [{}, EDM2_WEIGHED])
+def test_edm2_pickle_converts_and_equals_the_plain_twin(weighed, write, tmp_path):
+    network, settings = edm2_network(), {**EDM2_SETTINGS, **weighed}
     encoder = Persistent(class_name="StandardRGBEncoder")
     easy = sys.modules["dnnlib.util"].EasyDict
-    data = official_pickle(network, "Precond", EDM2_SETTINGS, encoder=encoder)
+    data = official_pickle(network, "Precond", settings, encoder=encoder)
     assert b"EasyDict" not in data
     ema = module_tree(
         network.state_dict(), {n for n, _ in network.named_parameters()},
-        class_name="Precond", _init_kwargs=EDM2_SETTINGS,
+        class_name="Precond", _init_kwargs=settings,
     )  # fmt: skip
     encoder.__dict__["scale"] = np.ones(3)  # an array, which the reader must step over
     path = write(pickle.dumps(easy(ema=ema, encoder=encoder), protocol=4))
     generator = load_generator(convert_checkpoint(path, tmp_path / "out"), "cpu")
     x, sigma, labels = INPUTS[0][:, :, :8, :8], *INPUTS[1:]
-    plain = twin_edm2(network.state_dict(), x, sigma, labels)
+    plain = twin_edm2(network.state_dict(), x, sigma, labels, **weighed)
     ours = generator.denoise(x, sigma, labels)
     assert (plain - x).abs().max() > 0.1
     torch.testing.assert_close(ours.double(), plain, rtol=1e-5, atol=1e-5)
@@ -297,6 +312,22 @@ def test_conversion_records_source_and_licence(write, tmp_path, small_networks, 
     assert convert_checkpoint(path, out) == out  # once more: nothing to do
     assert (out / "weights.safetensors").read_bytes() == before
     assert '"licence": "CC BY-NC-SA 4.0' in (out / "generator.json").read_text()
+
+
+def test_tensors_are_read_in_every_type_and_layout(write):
+    whole = torch.arange(12.0).reshape(3, 4) / 3
+    tensors = {
+        "float16": whole.half(), "brain16": whole.bfloat16(), "float64": whole.double(),
+        "part": whole[1:, 1:3], "turned": whole.T, "one": whole[2, 1], "none": torch.zeros(0),
+    }  # fmt: skip
+    root = Persistent(class_name="EDMPrecond", _init_args=(), _init_kwargs={})
+    for name, tensor in tensors.items():
+        root.register_buffer(name, tensor)
+    read = read_official(write(pickle.dumps({"ema": root}, protocol=4))).tensors
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor), name
 
 
 # ---- bad files
@@ -412,6 +443,38 @@ def test_other_versions_are_refused(write):
     big_endian = good.replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89")
     assert big_endian != good
     refused(write(network_with(tensor_of(big_endian))), "big-endian")
+
+
+def storage_file(kind="storage", keys=("a",), count=2, view=None):
+    """A legacy file of the numbers 1 and 2, written by hand."""
+    file, what = io.BytesIO(), object()
+    for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
+        pickle.dump(value, file, protocol=2)
+    pickler = pickle.Pickler(file, protocol=2)
+    identity = (kind, torch.FloatStorage, "a", "cpu", count, view)
+    pickler.persistent_id = lambda value: identity if value is what else None
+    pickler.dump(what)
+    pickle.dump(list(keys), file, protocol=2)
+    return file.getvalue() + struct.pack("<q2f", 2, 1.0, 2.0)
+
+
+def test_storages_are_read_only_if_all_of_their_description_is_known(write):
+    network = read_official(write(network_with(tensor_of(storage_file()))))
+    assert network.tensors["weight"].tolist() == [1.0, 2.0]
+    for change, match in [
+        ({"kind": "module"}, "unknown way"),
+        ({"view": ("b", 1, 1)}, "unknown way"),  # a part of it is meant
+        ({"count": "2"}, "unknown way"),
+        ({"count": 1}, "claims 1 numbers and holds 2"),
+        ({"keys": ("a", "b")}, "not alone"),
+        ({"keys": ("b",)}, "not alone"),
+    ]:
+        refused(write(network_with(tensor_of(storage_file(**change)))), match)
+
+
+def test_unnamed_arguments_are_refused(write):
+    root = Persistent(class_name="EDMPrecond", _init_args=(8,), _init_kwargs=VP_SETTINGS)
+    refused(write(pickle.dumps({"ema": root}, protocol=4)), "unnamed arguments")
 
 
 def test_modules_nested_without_end_are_refused(write):

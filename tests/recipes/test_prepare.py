@@ -247,6 +247,14 @@ def test_many_classes_are_summed_up(tmp_path):
     assert "in 14 classes: from 8 (class-00) to 21 (class-13)" in words
 
 
+def test_the_usual_side_is_the_median_of_the_shorter_ones(tmp_path):
+    for number, size in enumerate([(40, 9), (9, 50), (12, 60), (70, 33), (34, 34)]):
+        path = tmp_path / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("L", size).save(path)
+    assert usual_side(DatasetConfig(dataset=str(tmp_path))) == 12
+
+
 def test_the_usual_side_comes_from_headers(photos):
     assert usual_side(DatasetConfig(dataset=str(photos))) == 24
     for path in photos.glob("dog/*.png"):

@@ -50,10 +50,14 @@ import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import torch
 from conftest import toy_dataset, toy_mixed
+from semmix._device import rank_and_world
+from semmix.training.distributed import from_first
 from test_distributed import train_all
 torch.set_num_threads(1)
 data = toy_dataset()
 train_all(data, toy_mixed(data), sys.argv[2], Path(sys.argv[3]))
+rank, world_size = rank_and_world()
+Path(sys.argv[3], f"from-first-{rank}").write_text(str(from_first(5 + rank, world_size)))
 """
 
 
@@ -102,6 +106,10 @@ def test_the_first_process_alone_writes(runs):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
+def test_what_the_first_process_measures_holds_for_all(runs):
+    assert [(runs / f"two/from-first-{rank}").read_text() for rank in (0, 1)] == ["5", "5"]
+
+
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path, toy_data, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(SemmixError, match="multiple of 3"):
@@ -126,6 +134,14 @@ def test_processes_share_their_draws_but_not_their_dropout():
     for a, b in ((first, other[1]), (second, other[2]), (first, second), (first, other[2])):
         assert 0.3 < (a == b).float().mean() < 0.7
     assert all(map(torch.equal, step_of(1), other))  # by the seed alone, as a resumed run needs
+
+
+def test_dropout_of_a_step_does_not_depend_on_steps_before():
+    forward, images = own_draws(masks, 1, 2), torch.zeros(8, 50)
+    for seed in (3, 7):
+        torch.manual_seed(seed)
+        passes = [forward(images), forward(images)]
+    assert all(map(torch.equal, passes, step_of(1)[1:3]))
 
 
 def test_one_process_draws_as_ever():

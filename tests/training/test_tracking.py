@@ -26,11 +26,15 @@ def test_an_interrupted_curve_is_shown_once(tmp_path):
     with tensorboard(tmp_path, 0) as track:
         for row in ROWS[:2]:
             track({**row, "loss": 9.0})
+    (first,) = tmp_path.iterdir()
+    # read in the order of their names, which tell seconds: the second run comes later
+    first.rename(tmp_path / "events.out.tfevents.0000000001")
     with tensorboard(tmp_path, 60) as track:  # from a checkpoint after the first row
         for row in ROWS[1:]:
             track(row)
-    shown = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
-    assert [(event.step, event.value) for event in shown] == [
+    shown = EventAccumulator(str(tmp_path)).Reload()
+    assert shown.Tags()["scalars"] == ["loss"]
+    assert [(event.step, event.value) for event in shown.Scalars("loss")] == [
         (60, 9.0), (120, pytest.approx(1 / 2)), (180, pytest.approx(1 / 3)),
     ]  # fmt: skip
 
