@@ -1,5 +1,7 @@
 """A data set and mixed sets small enough to train on in a second."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from PIL import Image
@@ -58,3 +60,22 @@ def toy_folder(toy_data, tmp_path_factory):
 @pytest.fixture(scope="session")
 def toy_source(toy_data) -> MixedSource:
     return toy_mixed(toy_data)
+
+
+@pytest.fixture
+def stopped_past_its_checkpoint(monkeypatch):
+    """Stop a loop at step 8, the only checkpoint of which is of step 4."""
+
+    @contextmanager
+    def stopped(loop):
+        def save_once(path, groups, header, save=loop.save_checkpoint):
+            if header["step"] == 4:
+                save(path, groups, header)
+            if header["step"] == 8:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(loop, "save_checkpoint", save_once)
+            yield
+
+    return stopped

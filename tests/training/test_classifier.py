@@ -272,19 +272,13 @@ def test_stopped_run_goes_on_to_the_same_weights(
     assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
 
 
-def test_stats_after_the_last_checkpoint_are_written_once(tmp_path, toy_data, monkeypatch):
-    """The checkpoint is of step 4; the second line, of step 6, comes again."""
+def test_stats_after_the_last_checkpoint_are_written_once(
+    tmp_path, toy_data, stopped_past_its_checkpoint
+):
+    """The second line, of step 6, comes again."""
     config = replace(SMALL, checkpoint_seconds=0)
     whole = train_classifier(toy_data, config, tmp_path / "whole")
-
-    def save_once(path, groups, header, save=loop.save_checkpoint):
-        if header["step"] == 4:
-            save(path, groups, header)
-        if header["step"] == 8:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "save_checkpoint", save_once)
+    with stopped_past_its_checkpoint(loop):
         train_classifier(toy_data, config, tmp_path / "stopped")
     stopped = train_classifier(toy_data, config, tmp_path / "stopped")
     assert same_weights(whole, stopped)

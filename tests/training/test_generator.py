@@ -220,15 +220,10 @@ def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_p
     assert contents(train(tmp_path / "stopped", config)) == expected
 
 
-def test_stats_after_the_last_checkpoint_are_written_once(trained, tmp_path, monkeypatch):
-    def save_once(path, groups, header, save=loop.save_checkpoint):
-        if header["step"] == 4:
-            save(path, groups, header)
-        if header["step"] == 8:
-            raise Stop
-
-    with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(loop, "save_checkpoint", save_once)
+def test_stats_after_the_last_checkpoint_are_written_once(
+    trained, tmp_path, stopped_past_its_checkpoint
+):
+    with stopped_past_its_checkpoint(loop):
         train(tmp_path, replace(CONFIG, checkpoint_seconds=0), held_out=toy_data(20))
     assert contents(train(tmp_path, held_out=toy_data(20))) == contents(trained)
 
