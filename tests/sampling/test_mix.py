@@ -81,10 +81,10 @@ def test_store_names_generator_and_settings(generator, tmp_path):
 
 
 def test_settings_are_decided_by_the_device_unless_named():
-    for device, decided in (("cpu", ("float32", "off")), ("cuda", ("bfloat16", "on"))):
+    for device, decided in (("cpu", ("float32", "off", 32)), ("cuda", ("bfloat16", "on", 512))):
         auto = MixConfig().resolve(torch.device(device))
-        assert (auto.precision, auto.compile) == decided
-        named = MixConfig(precision="bfloat16", compile="off")
+        assert (auto.precision, auto.compile, auto.batch_size) == decided
+        named = MixConfig(precision="bfloat16", compile="off", batch_size=77)
         assert named.resolve(torch.device(device)) == named
 
 
@@ -308,6 +308,9 @@ def test_few_class_samples_are_not_filled_up_to_a_batch(generator):
 
     samples = sample_classes(Counted(), 2, replace(CONFIG, batch_size=512))
     assert set(shown) == {6}
+    many = sample_classes(Counted(), 11, replace(CONFIG, batch_size="auto"))
+    assert set(shown) == {6, 32}
+    assert torch.equal(samples, many[:, :2])
     assert torch.equal(samples, sample_classes(generator, 2, CONFIG))
 
 

@@ -115,9 +115,9 @@ def generator_seconds(cell: Cell) -> float:
 
 def drawing_seconds(cell: Cell) -> float:
     """Return how long drawing a cell's mixed sets takes."""
-    sampler = mixing_of(cell).sampler
+    sampler, device = mixing_of(cell).sampler, pick_device(mixing_of(cell).training.device)
     evaluations = 2 * sampler.num_steps - 1 if sampler.solver == "heun" else sampler.num_steps
-    seconds = denoising_seconds(cell, sampler.batch_size, learns=False)
+    seconds = denoising_seconds(cell, sampler.images_at_once(device), learns=False)
     return num_mixed_images(cell) * evaluations * seconds
 
 

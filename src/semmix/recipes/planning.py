@@ -237,8 +237,7 @@ def _generator(facts: Facts, network: str, seen: float) -> dict[str, Any]:
 
 
 def _sampler(facts: Facts) -> dict[str, Any]:
-    on_gpu = facts.on_gpu
-    return {"num_steps": 18 if on_gpu else 10, "batch_size": 512 if on_gpu else 64}
+    return {"num_steps": 18 if facts.on_gpu else 10}
 
 
 def _is_uneven(facts: Facts) -> bool:

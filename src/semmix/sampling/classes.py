@@ -34,7 +34,8 @@ def sample_classes(
     ])  # fmt: skip
     class_weights = torch.eye(num_classes).repeat_interleave(per_class, dim=0)
     sample = make_sampler(generator, config)
-    images = sample_padded(sample, noise, class_weights, min(config.batch_size, len(noise)))
+    batch_size = min(config.images_at_once(generator.device), len(noise))
+    images = sample_padded(sample, noise, class_weights, batch_size)
     return images.unflatten(0, (num_classes, per_class))
 
 

@@ -30,6 +30,9 @@ from semmix.sampling.solvers import karras_sigmas, solver
 Sampler = Callable[[Tensor, Tensor], Tensor]
 """Noise [N, C, H, W] and class weights [N, K] to images [N, C, H, W]."""
 
+GPU_BATCH, CPU_BATCH = 512, 32
+"""Images a network is shown at once where no number is given."""
+
 FINE = 0.1
 """Noise level below which a network adds the last detail to what it has settled before."""
 
@@ -53,8 +56,8 @@ class MixConfig:
     grain: float = 0.0
     """Part of the noise that the network is made to overlook while it adds the last detail, such
     as 0.045: for a generator whose images come out too smooth."""
-    batch_size: int = 512
-    """Images the network sees at once."""
+    batch_size: int | Literal["auto"] = "auto"
+    """Images the network sees at once; auto is 512 on a GPU, 32 elsewhere (more is slower)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the network; auto is bfloat16 on a GPU, float32 elsewhere."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -62,7 +65,7 @@ class MixConfig:
 
     def __post_init__(self) -> None:
         solver(self.solver)
-        if self.num_steps < 2 or self.batch_size < 1:
+        if self.num_steps < 2 or (self.batch_size != "auto" and self.batch_size < 1):
             seen = f"num_steps={self.num_steps}, batch_size={self.batch_size}"
             raise SemmixError("too few steps or images", seen, "at least 2 steps and 1 image")
         if not 0 < self.sigma_min < self.sigma_max < math.inf:
@@ -93,16 +96,26 @@ class MixConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON values.
 
-        Without grain they are those of stores from before there was any: these keep their names.
+        They name stores and runs, so what came later is written as it was: no grain not at all, a
+        batch size still to be decided as a GPU's.
         """
         values = asdict(self)
+        if self.batch_size == "auto":
+            values["batch_size"] = GPU_BATCH
         return values if self.grain else {k: v for k, v in values.items() if k != "grain"}
+
+    def images_at_once(self, device: torch.device) -> int:
+        """Return the batch size on `device`."""
+        if self.batch_size != "auto":
+            return self.batch_size
+        return GPU_BATCH if device.type == "cuda" else CPU_BATCH
 
     def resolve(self, device: torch.device) -> MixConfig:
         """Return the settings with every `auto` decided for `device`."""
         precision, compiled = ("bfloat16", "on") if device.type == "cuda" else ("float32", "off")
         return replace(
             self,
+            batch_size=self.images_at_once(device),
             precision=precision if self.precision == "auto" else self.precision,
             compile=compiled if self.compile == "auto" else self.compile,
         )
@@ -120,6 +133,7 @@ def make_mixsets(
     named = {"digest": generator.digest, "name": generator.name, "trained_on": generator.trained_on}
     sample = make_sampler(generator, config)  # which settings can break: before a folder is claimed
     store = MixSets.create(out, plan, generator.image_shape, named, config.to_json())
+    batch_size = config.images_at_once(generator.device)
     rank, world_size = rank_and_world()
     own, missing = plan.shards_of(rank, world_size), store.missing(rank, world_size)
     total, left = (plan.set_size * sum(len(plan.shard(k)) for k in ks) for ks in (own, missing))
@@ -127,8 +141,8 @@ def make_mixsets(
         writing = None
         for k in missing:
             chunks = []
-            for sets in _chunks(plan.shard(k), max(1, config.batch_size // plan.set_size)):
-                chunks.append(_draw_sets(generator, plan, sample, sets, config.batch_size))
+            for sets in _chunks(plan.shard(k), max(1, batch_size // plan.set_size)):
+                chunks.append(_draw_sets(generator, plan, sample, sets, batch_size))
                 bar.advance(plan.set_size * len(sets))
             if writing:
                 writing.result()  # where the last shard could not be written, stop

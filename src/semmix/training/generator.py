@@ -78,7 +78,8 @@ class GeneratorConfig:
     num_images: int = 10_000_000
     """Length of the run in images seen."""
     minutes: float | None = None
-    """Length of the run in minutes instead; a speed test at the start turns it into images."""
+    """Length of the run in minutes instead; a speed test at the start turns it into images.
+    Compiling, some two minutes on a GPU, comes before it."""
     batch_size: int = 512
     """Images per step, over all processes."""
     lr: float = 1e-3
