@@ -165,6 +165,16 @@ def test_a_leak_is_said_aloud(tmp_path, make_run):
     assert "mixed sets behind CSM were not made from the training split alone" in source
 
 
+def test_a_training_that_differs_is_said_aloud(tmp_path, make_run, capsys):
+    folders = [make_run(tmp_path / "a", "ce", 0), make_run(tmp_path / "b", "ls", 0, epochs=7)]
+    run_report(ReportConfig(runs=tuple(folders), out=tmp_path / "r.html"))
+    difference = "LS against CE: epochs 7, not 5"
+    assert f"not trained alike: {difference}\n" in capsys.readouterr().out
+    assert f"<li>{difference}</li>" in (tmp_path / "r.html").read_text()
+    alike = write_report([folders[0]], tmp_path / "alike.html", title="alone").read_text()
+    assert "Not trained alike" not in alike
+
+
 def test_twenty_large_runs_stay_under_eight_megabytes(tmp_path, make_run):
     folders = [
         make_run(tmp_path / f"{method}{seed}", method, seed, num=2000, num_classes=100)

@@ -24,6 +24,7 @@ from semmix.report.tables import (
     render_text,
     show_change,
     show_estimate,
+    unlike,
 )
 
 
@@ -125,6 +126,24 @@ def test_a_row_is_compared_with_the_baseline_most_like_it(tmp_path, make_run):
 def origins(train="1a2b3c4d", test="5e6f7a8b", **others):
     """Return digests as a run's manifest holds them."""
     return {"train": train, "val": "9c0d1e2f", "test": test, **others}
+
+
+def test_a_row_not_trained_like_its_baseline_says_so(tmp_path, make_run):
+    folders = [
+        make_run(tmp_path / "ce", "ce", 0, lr=0.1, eq_data=False, origins=origins()),
+        make_run(tmp_path / "csm", "csm", 0, lr=0.1, eq_data=True, origins=origins(),
+                 mixed={"labels": "reannotated", "scale": 4.0}),
+        make_run(tmp_path / "ls", "ls", 0, lr=0.2, eq_data=False, epochs=9, origins=origins()),
+        make_run(tmp_path / "fl", "fl", 0, lr=0.1, eq_data=False, options={"gamma": 3},
+                 origins=origins(train="feed", init="beef")),
+    ]  # fmt: skip
+    ce, *others = aggregate(folders)
+    assert unlike(ce) == ""
+    assert {row.name: unlike(row) for row in others} == {
+        "CSM": "",
+        "LS": "LS against CE: epochs 9, not 5; lr 0.2, not 0.1",
+        "FL": "FL against CE: other training images; other weights to start from",
+    }
 
 
 def test_runs_on_other_images_are_no_seeds_of_a_row(tmp_path, make_run):

@@ -21,7 +21,7 @@ from semmix.report.foreign import FOREIGN_METRICS, noticed, predict_foreign
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
 from semmix.report.runs import Run, load_run
-from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate, render_text
+from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate, render_text, unlike
 
 MAX_PAIR_CHARTS = 60
 """Pairs of classes whose lambda curves are drawn."""
@@ -90,7 +90,10 @@ def run_report(config: ReportConfig) -> Path:
         gallery=gallery,
         baseline=config.baseline,
     )
-    say(render_text(aggregate(config.runs, config.baseline)))
+    rows = aggregate(config.runs, config.baseline)
+    say(render_text(rows))
+    for difference in filter(None, map(unlike, rows)):
+        say(f"not trained alike: {difference}")
     say(f"wrote {path}")
     return path
 
@@ -142,6 +145,7 @@ def write_report(
         lines=[_run_line(row, run) for row in rows for run in row.runs],
         common=_common_settings(rows),
         leaks=[row.name for row in rows if any(run.leak for run in row.runs)],
+        unlike=[*filter(None, map(unlike, rows))],
         **_words(rows),
         **_sets(gallery, _class_names(rows[0], class_names)),
     )

@@ -227,6 +227,25 @@ def _likeness(a: Run, b: Run) -> int:
     return sum(theirs.get(key) == value for key, value in mine.items())
 
 
+def unlike(row: Row) -> str:
+    """Return how a row's training differs from its baseline's but for the method, if it does.
+
+    Not `eq_data`: it tells a method with mixed images how to see as many as the others.
+    """
+    if row.baseline is None:
+        return ""
+    run, other = row.runs[0], row.baseline.runs[0]
+    mine, theirs = run.settings, other.settings
+    found = [
+        f"{key} {value}, not {theirs[key]}"
+        for key, value in mine.items()
+        if key not in ("method", "eq_data") and key in theirs and theirs[key] != value
+    ]
+    origins = {"train": "other training images", "init": "other weights to start from"}
+    found += [name for k, name in origins.items() if run.origins.get(k) != other.origins.get(k)]
+    return f"{row.name} against {row.baseline.name}: {'; '.join(found)}" if found else ""
+
+
 def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
     partners = {run.seed: run for run in baseline.runs} if baseline else {}
     pairs = tuple((run, partners[run.seed]) for run in runs if run.seed in partners)
