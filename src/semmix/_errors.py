@@ -1,7 +1,7 @@
-"""The one error users see, and the helper that answers a misspelt name."""
+"""The one error users see, and helpers that answer a misspelt name and keep long lists short."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class SemmixError(ValueError):
@@ -22,3 +22,20 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> SemmixError:
     near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(repr(by_lower[n]) for n in near)}? " if near else ""
     return SemmixError(f"unknown {kind}", repr(name), f"{guess}known: {', '.join(known)}")
+
+
+def some_of(names: Sequence[str], most: int = 12) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> some_of(["cat", "dog", "owl", "toad"], most=2)
+    'cat, dog and 2 more'
+    """
+    more = len(names) - most
+    text = ", ".join(map(short_name, names[:most]))
+    return f"{text} and {more:,} more" if more > 0 else text
+
+
+def short_name(name: str, longest: int = 60) -> str:
+    """Return the name with its middle left out where it is very long."""
+    half = longest // 2 - 1
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"

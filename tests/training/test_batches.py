@@ -112,6 +112,10 @@ def test_classes_without_sets_are_named():
         mixed.check_classes(torch.tensor([0, 1, 2, 3]), names)
     with pytest.raises(SemmixError, match="--exclude left out 5 sets"):
         mixed.check_classes(torch.tensor([0, 1, 2, 3]), names, num_excluded=5)
+    soft_labels = torch.full((1, 5, 100), 0.01)
+    mixed = MixedImages.build(random_images(1, 5, 1, 2, 2), soft_labels, torch.tensor([[0, 1]]))
+    with pytest.raises(SemmixError, match=r"these classes: 2, 3, .*13 and 86 more\n"):
+        mixed.check_classes(torch.arange(100), tuple(map(str, range(100))))
 
 
 @pytest.mark.parametrize("num_mixed", [1, 2])

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from semmix._errors import SemmixError
+from semmix._errors import SemmixError, some_of
 from semmix._progress import harmless, progress
 from semmix.datasets.dataset import Dataset, Parts, Split
 from semmix.datasets.duplicates import Duplicates, find_duplicates
@@ -132,7 +132,7 @@ def _check_splits(dataset: Dataset) -> None:
     missing = [name for name, n in zip(dataset.class_names, counts, strict=True) if n == 0]
     if missing:
         raise SemmixError(
-            "classes without a training image", ", ".join(missing), "add images or remove them"
+            "classes without a training image", some_of(missing), "add images or remove them"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from semmix._errors import SemmixError
+from semmix._errors import SemmixError, some_of
 from semmix.evaluate.parts import (
     LABEL_WORDS,
     PREDICTED_WORDS,
@@ -188,8 +188,7 @@ def _sum_to_one(columns: list[Column]) -> bool:
 
 
 def _list(columns: list[Column]) -> str:
-    names = [column.name for column in columns]
-    return ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    return some_of([column.name for column in columns])
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from semmix._artifact import begin_artifact
-from semmix._errors import SemmixError
+from semmix._errors import SemmixError, short_name, some_of
 from semmix._files import digest, printable
 from semmix._progress import harmless, say
 from semmix.datasets import Dataset, load_dataset
@@ -258,7 +258,7 @@ def _show_counts(counts: dict[str, int]) -> str:
         return ", ".join(f"{name} {num:,}" for name, num in counts.items())
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     (most, high), (least, low) = ordered[0], ordered[-1]
-    return f"from {low:,} ({_short(least)}) to {high:,} ({_short(most)})"
+    return f"from {low:,} ({short_name(least)}) to {high:,} ({short_name(most)})"
 
 
 def _show_sizes(sizes: list[list[int]]) -> str:
@@ -269,13 +269,4 @@ def _show_sizes(sizes: list[list[int]]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - SHOWN
-    text = ", ".join(map(_short, names[:SHOWN]))
-    return f"{text} and {more:,} more" if more > 0 else text
-
-
-def _short(name: str, longest: int = 60) -> str:
-    """Return the name with its middle left out where it is very long."""
-    half = longest // 2 - 1
-    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
+    return some_of(names, SHOWN)

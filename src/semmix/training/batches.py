@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semmix._errors import SemmixError
+from semmix._errors import SemmixError, some_of
 
 
 def crop_and_flip(images: Tensor, pad: int, flip: bool) -> Tensor:
@@ -74,7 +74,7 @@ class MixedImages:
             fix = "make sets for all pairs (semmix mix), or leave these classes out"
             if num_excluded:
                 fix = f"--exclude left out {num_excluded} sets: make more, or train without it"
-            raise SemmixError("no mixed set contains these classes", ", ".join(bare), fix)
+            raise SemmixError("no mixed set contains these classes", some_of(bare), fix)
 
     def draw(self, labels: Tensor, num_mixed: int) -> tuple[Tensor, Tensor]:
         """Return `num_mixed` members of a random set that contains each image's class.
