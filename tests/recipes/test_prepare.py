@@ -237,14 +237,17 @@ def test_an_empty_folder_and_a_single_class_are_answered(tmp_path):
         prepare(DatasetConfig(dataset=str(tmp_path / "one")), 32, tmp_path / "out-one")
 
 
-def test_many_classes_are_summed_up(tmp_path):
+@pytest.mark.parametrize(
+    ("rise", "told"), [(1, "from 8 (class-00) to 21 (class-13)"), (0, "8 of each")]
+)
+def test_many_classes_are_summed_up(tmp_path, rise, told):
     for c in range(14):
         folder = tmp_path / "many" / f"class-{c:02d}"
         folder.mkdir(parents=True)
-        for k in range(8 + c):
+        for k in range(8 + rise * c):
             picture(100 * c + k, (8, 8)).save(folder / f"{k}.png")
     _, words = prepared(tmp_path / "many")
-    assert "in 14 classes: from 8 (class-00) to 21 (class-13)" in words
+    assert f"in 14 classes: {told}" in words
 
 
 def test_the_usual_side_is_the_median_of_the_shorter_ones(tmp_path):

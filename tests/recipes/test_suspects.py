@@ -105,6 +105,13 @@ def test_suspicion_needs_an_unlikely_label_and_a_likely_other():
     assert [(s.row, s.looks_like) for s in suspected(probs, labels)] == [(1, 1)]
 
 
+def test_among_many_classes_a_label_must_be_unlikelier_than_a_fifth_of_chance():
+    probs = torch.full((2, 100), 0.1 / 98)
+    probs[:, 1] = 0.9
+    probs[0, 0], probs[1, 0] = 0.0019, 0.0021
+    assert [s.row for s in suspected(probs, torch.tensor([0, 0]))] == [0]
+
+
 def test_suspects_are_those_of_a_plain_loop():
     draw = torch.Generator().manual_seed(0)
     probs = (4 * torch.randn(300, 5, generator=draw, dtype=torch.float64)).softmax(1)

@@ -221,8 +221,9 @@ def _suspects(findings: dict[str, Any]) -> list[str]:
     lines = []
     if suspects:
         shown = [f"{s['file']} looks like {s['looks_like']}" for s in suspects]
+        count = f"{len(suspects):,}" if len(suspects) < LISTED else f"at least {LISTED:,}"
         lines.append(
-            f"{len(suspects)} labels deserve a second look: {_some(shown)} "
+            f"{count} labels deserve a second look: {_some(shown)} "
             f"(by a quick check, itself right on {quick['accuracy']:.0%})"
         )
     if not quick["may_mirror"]:
@@ -258,6 +259,8 @@ def _show_counts(counts: dict[str, int]) -> str:
         return ", ".join(f"{name} {num:,}" for name, num in counts.items())
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     (most, high), (least, low) = ordered[0], ordered[-1]
+    if low == high:
+        return f"{low:,} of each"
     return f"from {low:,} ({short_name(least)}) to {high:,} ({short_name(most)})"
 
 

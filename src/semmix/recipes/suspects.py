@@ -30,7 +30,9 @@ NUM_PATCHES = 128
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 MAX_IMAGES = 20_000
 """More images are not all looked at; the finding says so."""
-UNLIKELY = 0.02
+UNLIKELY, OF_CHANCE = 0.02, 0.2
+"""A label is very unlikely below the first, and below this part of what guessing would give it:
+with a hundred classes 0.02 is twice that."""
 MIRRORED_ACCURACY = 0.85
 """Images may be mirrored if the quick model is nearly as often right on mirrored ones."""
 SURE_ERRORS = 5
@@ -102,7 +104,8 @@ def suspected(probs: Tensor, labels: Tensor) -> list[Suspect]:
     usual = sums / torch.bincount(labels, minlength=num_classes).clamp(min=1)  # [K]
     beyond = torch.where(probs >= usual.clamp(min=1 / num_classes), probs, 0.0)
     best, other = beyond.max(1)
-    rows = ((best > 0) & (other != labels) & (own < UNLIKELY)).nonzero().squeeze(1)
+    is_unlikely = own < min(UNLIKELY, OF_CHANCE / num_classes)
+    rows = ((best > 0) & (other != labels) & is_unlikely).nonzero().squeeze(1)
     rows = rows[torch.argsort(own[rows] - best[rows], stable=True)]
     return [Suspect(int(n), int(labels[n]), int(other[n]), float(best[n])) for n in rows]
 
