@@ -13,7 +13,6 @@ from semmix.plan import all_pairs
 from semmix.recipes.planning import (
     AMBITIONS,
     MEMBERS,
-    MIN_SEEN,
     Facts,
     Plan,
     candidates,
@@ -176,7 +175,8 @@ def test_the_quality_names_a_time():
 def test_few_images_are_calibrated_afterwards(counts):
     plan = make_plan(facts(counts=counts, num_val=9), SLOW, "good", None)
     assert plan.methods == ["ce"]
-    assert plan.generator["num_images"] == MIN_SEEN  # for those who ask for csm all the same
+    least = max(20_000, 2_000 * len(counts))
+    assert plan.generator["num_images"] == least  # for those who ask for csm all the same
     words = " ".join(plan.words)
     assert "too few to teach a generator" in words
     assert "only 9 images to calibrate on" in words
@@ -222,10 +222,22 @@ def test_uneven_classes_are_evened_out():
 
 
 def test_many_classes_are_mixed_with_a_few_partners():
-    plan = make_plan(facts(counts=[20] * 1000), SLOW, "best", None)
+    plan = make_plan(facts(counts=[20] * 100), SLOW, "best", None)
     assert plan.partners is not None
     assert 1 <= plan.partners <= 8
     assert "confused with most" in " ".join(plan.words)
+
+
+def test_a_generator_of_many_classes_needs_more_time():
+    """Of 100 classes it must see 200,000 images: at 90 a second in 37 minutes, and they are not all the time."""
+    counts = [42] * 100
+    plan = make_plan(facts(counts=counts), SLOW, "good", 60)
+    assert plan.methods == ["ce"]
+    assert "(--minutes 120 would do)" in " ".join(plan.words)
+    long = make_plan(facts(counts=counts), SLOW, "good", 120)
+    assert long.methods == ["ce", "csm"]
+    assert long.generator["num_images"] >= 200_000
+    assert make_plan(facts(counts=[420] * 10), SLOW, "good", 30).methods == ["ce", "csm"]
 
 
 @pytest.mark.parametrize("minutes", [0, -1, math.nan, math.inf])

@@ -43,8 +43,9 @@ SETS_SHARE = 0.25
 """Of what the classifiers leave; the generator's training gets the rest."""
 MIN_TRAIN, MIN_PER_CLASS = 250, 10
 """Images a generator needs, in all and on average for each class; from fewer it learns copies."""
-MIN_SEEN = 20_000
-"""A generator that has seen fewer images draws nothing one could recognise."""
+MIN_SEEN, MIN_SEEN_PER_CLASS = 20_000, 2_000
+"""A generator that has seen fewer images, in all or of each class, draws nothing one could
+recognise."""
 GENERATOR_STEPS = 2_000
 """Steps are worth more than images at once: a short training takes smaller batches for them."""
 MIN_VAL = 50
@@ -86,6 +87,11 @@ class Facts:
     def can_generate(self) -> bool:
         """Whether there are enough images to teach a generator."""
         return self.num_train >= max(MIN_TRAIN, MIN_PER_CLASS * self.num_classes)
+
+    @property
+    def min_seen(self) -> int:
+        """Images a generator must see to be of use."""
+        return max(MIN_SEEN, MIN_SEEN_PER_CLASS * self.num_classes)
 
     @property
     def batch_size(self) -> int:
@@ -187,7 +193,7 @@ def plain_plan(
         sets_per_pair=sets_per_pair,
         partners=partners,
         even_out=_is_uneven(facts),
-        generator={**_generator(facts, network, MIN_SEEN), "num_images": MIN_SEEN},
+        generator={**_generator(facts, network, facts.min_seen), "num_images": facts.min_seen},
         sampler=_sampler(facts),
         train=train,
         minutes={"classifiers": spent / 60},
@@ -207,7 +213,7 @@ def mixing_plan(
     num_sets = _num_sets(facts, SETS_SHARE * left / set_seconds)
     left -= num_sets * set_seconds
     seen = left / speed.generator
-    if seen < MIN_SEEN:
+    if seen < facts.min_seen:
         return None
     partners, sets_per_pair = _pairs(facts.num_classes, num_sets)
     length = {"minutes": left / 60} if facts.on_gpu else {"num_images": round(seen)}
