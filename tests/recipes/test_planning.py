@@ -229,7 +229,7 @@ def test_many_classes_are_mixed_with_a_few_partners():
 
 
 def test_a_generator_of_many_classes_needs_more_time():
-    """Of 100 classes it must see 200,000 images: at 90 a second in 37 minutes, and they are not all the time."""
+    """Of 100 classes it must see 200,000 images: at 90 a second, 37 minutes of those there are."""
     counts = [42] * 100
     plan = make_plan(facts(counts=counts), SLOW, "good", 60)
     assert plan.methods == ["ce"]
