@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,8 +202,9 @@ def test_the_command_writes_a_report(run_folders, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("fields", "what"),
-    [({"runs": ()}, "nothing"), ({"mixsets": "x"}, "both"), ({"num_sets": 3}, "counts mixed sets")],
-)
+    [({"runs": ()}, "nothing"), ({"mixsets": "x"}, "both"), ({"num_sets": 3}, "counts mixed sets"),
+     ({"out": Path("reports")}, r"one page: reports\n.*end its name in \.html")],
+)  # fmt: skip
 def test_bad_configs_are_refused(fields, what):
     with pytest.raises(SemmixError, match=what):
         ReportConfig(**{"runs": ("run",), **fields})

@@ -62,6 +62,9 @@ class ReportConfig:
     def __post_init__(self) -> None:
         if not self.runs:
             raise SemmixError("nothing to report on", "no runs", "name at least one run folder")
+        if self.out.suffix.lower() not in (".html", ".htm"):
+            fix = "end its name in .html, so that a browser opens it"
+            raise SemmixError("a report is one page", self.out, fix)
         if (self.mixsets is None) != (self.annotation is None):
             seen = f"mixsets={self.mixsets}, annotation={self.annotation}"
             raise SemmixError("a gallery needs both folders", seen, "give both or neither")
