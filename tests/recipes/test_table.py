@@ -224,10 +224,10 @@ def test_kept_runs_are_small_and_true_to_the_run(made):
 
 
 COMMITTED = sorted(path.parent for path in RESULTS.rglob("config.json"))
-ZOO_NETWORK = RESULTS.parent / "zoo" / "cifar10" / "classifier"
+ZOO_NETWORKS = sorted((RESULTS.parent / "zoo").glob("*/classifier"))
 
 
-@pytest.mark.parametrize("run", [*COMMITTED, ZOO_NETWORK], ids=lambda path: path.name)
+@pytest.mark.parametrize("run", [*COMMITTED, *ZOO_NETWORKS], ids=lambda path: path.name)
 def test_metrics_of_committed_runs_follow_from_their_logits(run):
     stored = json.loads((run / "metrics.json").read_text())
     again = metrics_from_logits(run)
@@ -294,6 +294,8 @@ def compare(text: str, commands: list[str]) -> int:
         ("### What makes the gain?", 11 * 7),
         ("### One thing changed at a time", 13 * 7),
         ("### ResNet-50", 3 * 6),
+        ("## CIFAR-100", 4 * 9),
+        ("### CIFAR-100: which s?", 8 * 7),
         ("## Digits: against rivals", 9 * 5),
         ("## Digits: what makes the gain?", 14 * 4),
         ("## Digits: one thing changed at a time", 25 * 5),
@@ -309,20 +311,32 @@ def test_the_page_of_results_shows_what_its_commands_print(heading, num_numbers,
 
 
 def test_no_table_of_the_page_of_results_goes_unread():
-    assert len(tables_in(PAGE.read_text())) == 8
+    assert len(tables_in(PAGE.read_text())) == 10
 
 
-def test_the_readme_shows_what_its_command_prints(monkeypatch):
+@pytest.mark.parametrize(("data", "num_numbers"), [("CIFAR-10", 9 * 5), ("CIFAR-100", 4 * 5)])
+def test_the_readme_shows_what_its_commands_print(data, num_numbers, monkeypatch):
     monkeypatch.chdir(RESULTS.parent)
-    readme = (RESULTS.parent / "README.md").read_text().partition("On CIFAR-10")[2]
-    commands = re.findall(r"`semmix table (headline [^`]+)`", readme)
-    assert compare(readme, commands) == 9 * 5
+    readme = (RESULTS.parent / "README.md").read_text()
+    (part,) = re.findall(rf"\n(?:On|With) {data}[ ,](.*?)\n(?:With CIFAR|## )", readme, re.DOTALL)
+    (command,) = re.findall(r"`semmix table (headline [^`]+)`", part)
+    assert compare(part, [command]) == num_numbers
 
 
-def test_the_page_of_results_shows_the_validation_images_s_was_chosen_by():
+@pytest.mark.parametrize(
+    ("heading", "settings"),
+    [
+        ("### Which s?", {"generator": "zoo:cifar10"}),
+        (
+            "### CIFAR-100: which s?",
+            {"generator": "zoo:cifar100", "dataset": "cifar100", "classifier": "resnet18"},
+        ),
+    ],
+)
+def test_the_page_of_results_shows_the_validation_images_s_was_chosen_by(heading, settings):
     """ECE, and confidence less accuracy, of each line's first seed."""
-    tables = tables_in(PAGE.read_text().partition("### Which s?")[2])
-    config = TableConfig(name="variants", generator="zoo:cifar10", from_=RESULTS)
+    tables = tables_in(PAGE.read_text().partition(f"\n{heading}\n")[2])
+    config = TableConfig(name="variants", from_=RESULTS, **settings)
     runs = {cell.row: finished_runs(cell, RESULTS) for cell in chosen_cells(config)}
     for name, line in tables[0].items():
         stored = load_file(runs[name.split(":")[0]][0] / "logits-val.safetensors")

@@ -101,6 +101,7 @@ TRAININGS = {
     "cifar100": Training(
         image_shape=(3, 32, 32), num_classes=100, num_images=50_000,
         classifiers=("resnet50", "resnet101"), clip_scale=2.3, sets_per_pair=4,
+        own_scale=2.0,  # of 2 to 6 and 8, likewise
         sampler=MixConfig(solver="heun", num_steps=25),
     ),
     "tiny-imagenet": Training(
