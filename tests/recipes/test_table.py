@@ -156,6 +156,21 @@ def test_the_command_that_fills_a_cell_names_its_scale():
     assert "--scale" not in command_for(cell, replace(config, scale=None))
 
 
+def test_emphasis_makes_other_sets_and_other_runs_of_csm_alone():
+    plain = TableConfig(name="main", dataset="digits", methods=("ce", "csm"))
+    some = replace(plain, emphasis=1.3)
+    (ce, before), (ce_too, after) = chosen_cells(plain), chosen_cells(some)
+    assert ce.run_name(0) == ce_too.run_name(0)
+    assert before.run_name(0) != after.run_name(0)
+    assert after.mixing == replace(
+        before.mixing, sampler=replace(before.mixing.sampler, emphasis=1.3)
+    )
+    assert "--emphasis 1.3" in command_for(after, some)
+    assert "--emphasis" not in command_for(before, plain)
+    with pytest.raises(SemmixError, match=r"unusable emphasis: -1\n.*1 \(none\)"):
+        chosen_cells(replace(plain, emphasis=-1))
+
+
 def test_options_of_csm_make_the_runs_of_a_line_that_sets_them():
     """They count in lines of csm that do not set them, and the command to fill a cell has them."""
     config = TableConfig(name="controls", scale=5.0)

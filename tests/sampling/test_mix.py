@@ -138,9 +138,16 @@ def test_grain_is_noise_the_network_overlooks():
     assert 1.002 < some.float().std() / plain.float().std() < 1.01
 
 
-def test_settings_without_grain_are_those_of_older_stores():
-    assert "grain" not in MixConfig().to_json()
-    assert MixConfig(grain=0.02).to_json() == {**MixConfig().to_json(), "grain": 0.02}
+@pytest.mark.parametrize("added", [{"grain": 0.02}, {"emphasis": 1.3}])
+def test_settings_that_came_later_leave_the_names_of_older_stores_alone(added):
+    assert not added.keys() & MixConfig().to_json().keys()
+    assert MixConfig(**added).to_json() == {**MixConfig().to_json(), **added}
+
+
+def test_senseless_settings_are_refused():
+    for emphasis in (0, -1, 11, math.nan):
+        with pytest.raises(SemmixError, match="unusable emphasis"):
+            MixConfig(emphasis=emphasis)
     with pytest.raises(SemmixError, match="some hundredths"):
         MixConfig(grain=1.002)
     with pytest.raises(SemmixError, match="rho must be positive"):
@@ -412,16 +419,39 @@ def test_user_mistakes_are_explained(generator, tmp_path):
         MixConfig(rho=rho)
 
 
+class Shifted:
+    """Images of class 0 are at 0.3, of class 1 at -0.1, of no class at 0."""
+
+    name, image_shape, num_classes, trained_on, digest = "toy", (1, 2, 2), 2, None, "1"
+    device, knows_no_class, takes_emphasis = torch.device("cpu"), True, True
+
+    def denoise(self, x, sigma, class_weights):
+        return (class_weights @ torch.tensor([0.3, -0.1])).reshape(-1, 1, 1, 1).expand_as(x)
+
+
+def test_emphasis_moves_away_from_the_mean_of_all_classes():
+    noise, mixed = torch.randn(3, 1, 2, 2), mix_labels(0, 1, torch.tensor([0.0, 0.75, 1.0]), 2)
+    for emphasis in (1.0, 1.5, 0.5):
+        sample = make_sampler(Shifted(), MixConfig(num_steps=4, batch_size=3, emphasis=emphasis))
+        expected = to_uint8(0.1 + emphasis * (torch.tensor([-0.1, 0.2, 0.3]) - 0.1))
+        assert torch.equal(sample(noise, mixed)[:, 0, 0, 0], expected)
+
+
+def test_emphasis_needs_a_generator_that_takes_it(generator, tmp_path):
+    with pytest.raises(SemmixError, match=r"beyond 0 and 1: grey\n.*our own networks"):
+        make_sampler(Grey(), MixConfig(emphasis=1.3))
+    with pytest.raises(SemmixError, match="beyond 0 and 1"):
+        make_mixsets(Grey(), plan(), MixConfig(emphasis=1.3), tmp_path / "mixsets")
+    assert not (tmp_path / "mixsets").exists()
+    noise, weights = torch.randn(3, *generator.image_shape), torch.eye(3)
+    plain, some = (
+        make_sampler(generator, replace(CONFIG, emphasis=emphasis))(noise, weights)
+        for emphasis in (1.0, 3.0)
+    )
+    assert not torch.equal(plain, some)
+
+
 def test_guidance_moves_away_from_no_class(tmp_path):
-    class Shifted:
-        """Images of class 0 are at 0.3, of class 1 at -0.1, of no class at 0."""
-
-        name, image_shape, num_classes, trained_on, digest = "toy", (1, 2, 2), 2, None, "1"
-        device, knows_no_class = torch.device("cpu"), True
-
-        def denoise(self, x, sigma, class_weights):
-            return (class_weights @ torch.tensor([0.3, -0.1])).reshape(-1, 1, 1, 1).expand_as(x)
-
     noise, mixed = torch.randn(3, 1, 2, 2), mix_labels(0, 1, torch.tensor([0.0, 0.75, 1.0]), 2)
     for guidance in (1.0, 2.0, 0.5):
         sample = make_sampler(Shifted(), MixConfig(num_steps=4, batch_size=3, guidance=guidance))

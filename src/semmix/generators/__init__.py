@@ -19,6 +19,8 @@ class Generator(Protocol):
     Plain attributes will do. A model that works in a latent space also has `latent_shape` and
     `decode(latents) -> images in [-1, 1]`. One that takes class weights of zero for "no class",
     because it was trained with label dropout, may say `knows_no_class = True`: it can be guided.
+    One that embeds class weights linearly may say `takes_emphasis = True`: these may then be a
+    little below 0 or above 1.
     """
 
     @property

@@ -38,6 +38,8 @@ class NetworkGenerator:
     digest: str
     knows_no_class: bool = False
     """Whether class weights of zero mean something to it: it was trained with label dropout."""
+    takes_emphasis = True
+    """Its network embeds class weights linearly, so that they may leave the simplex a little."""
 
     @property
     def device(self) -> torch.device:

@@ -117,6 +117,8 @@ class Setting:
     generator: str = OWN
     scale: float | None = None
     """The scale s of lines that name none; that of the data set and encoder by default."""
+    emphasis: float = 1.0
+    """How far mixed sets stretch the classes they show."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of csm in lines that do not set them."""
     device: str = "auto"
@@ -160,7 +162,7 @@ class CellBuilder:
             learned_from=learned_from,
             generator=self.setting.generator,
             training=replace(training.generator, device=self.setting.device),
-            sampler=training.sampler,
+            sampler=replace(training.sampler, emphasis=self.setting.emphasis),
             num_sets=training.sets_per_pair * self.num_pairs,
             encoder=self.setting.encoder,
             scale=self.scale,

@@ -53,6 +53,8 @@ class TableConfig:
     """own: a plain network trained first; or kind:what, as semmix annotate takes it."""
     scale: float | None = None
     """The scale s of lines that do not name one; that of the data set and encoder by default."""
+    emphasis: float = 1.0
+    """How far mixed sets stretch the classes they show, as semmix mix takes it."""
     options: tuple[str, ...] = ()
     """Options of csm as name=value, such as batch_statistics=joint, for lines that do not set
     them."""
@@ -110,8 +112,8 @@ def chosen_cells(config: TableConfig) -> list[Cell]:
     """Return the cells the command asks for, within its budget."""
     setting = Setting(
         protocol=protocol_called(config.protocol), encoder=config.encoder,
-        generator=config.generator, scale=config.scale, options=config.csm_options,
-        device=config.device,
+        generator=config.generator, scale=config.scale, emphasis=config.emphasis,
+        options=config.csm_options, device=config.device,
     )  # fmt: skip
     cells = plan_table(config.name, config.dataset, setting, config.classifier)
     names = [cell.name for cell in cells]
@@ -211,7 +213,8 @@ def command_for(cell: Cell, config: TableConfig) -> str:
     words = ["semmix", "table", cell.table, "--dataset", cell.data.dataset, "--cells", cell.name]
     words += ["--seeds", str(cell.seeds)]
     defaults = TableConfig(name=cell.table)
-    for option in ("classifier", "budget", "protocol", "generator", "encoder", "scale", "out"):
+    sets = ("generator", "encoder", "scale", "emphasis")
+    for option in ("classifier", "budget", "protocol", *sets, "out"):
         value = getattr(config, option)
         words += [f"--{option}", str(value)] if value != getattr(defaults, option) else []
     words += ["--options", *config.options] if config.options else []
