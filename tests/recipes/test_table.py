@@ -21,7 +21,7 @@ from semmix import SemmixError
 from semmix._files import write_json, write_tensors
 from semmix.calibration import ece, ood_auroc, ood_score
 from semmix.cli import main
-from semmix.recipes.catalog import plan_table, within
+from semmix.recipes.catalog import TABLES, plan_table, within
 from semmix.recipes.cells import CellBuilder, Setting
 from semmix.recipes.experiments import FOREIGN
 from semmix.recipes.protocols import PROTOCOLS
@@ -156,19 +156,24 @@ def test_the_command_that_fills_a_cell_names_its_scale():
     assert "--scale" not in command_for(cell, replace(config, scale=None))
 
 
-def test_emphasis_makes_other_sets_and_other_runs_of_csm_alone():
-    plain = TableConfig(name="main", dataset="digits", methods=("ce", "csm"))
+@pytest.mark.parametrize("name", TABLES)
+def test_emphasis_makes_other_sets_and_other_runs_of_csm_alone(name):
+    plain = TableConfig(name=name)
     some = replace(plain, emphasis=1.3)
-    (ce, before), (ce_too, after) = chosen_cells(plain), chosen_cells(some)
-    assert ce.run_name(0) == ce_too.run_name(0)
-    assert before.run_name(0) != after.run_name(0)
-    assert after.mixing == replace(
-        before.mixing, sampler=replace(before.mixing.sampler, emphasis=1.3)
-    )
-    assert "--emphasis 1.3" in command_for(after, some)
-    assert "--emphasis" not in command_for(before, plain)
+    for before, after in zip(chosen_cells(plain), chosen_cells(some), strict=True):
+        if not before.mixing:
+            assert after == before
+            continue
+        sampler = replace(before.mixing.sampler, emphasis=1.3)
+        assert after.mixing == replace(before.mixing, sampler=sampler)
+        assert before.run_name(0) != after.run_name(0)
+        assert "--emphasis 1.3" in command_for(after, some)
+        assert "--emphasis" not in command_for(before, plain)
+
+
+def test_an_emphasis_no_sampler_takes_is_refused():
     with pytest.raises(SemmixError, match=r"unusable emphasis: -1\n.*1 \(none\)"):
-        chosen_cells(replace(plain, emphasis=-1))
+        chosen_cells(TableConfig(name="main", emphasis=-1))
 
 
 def test_options_of_csm_make_the_runs_of_a_line_that_sets_them():

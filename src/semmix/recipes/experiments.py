@@ -36,7 +36,8 @@ LABELS = {
 def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCHS, **changes: Any):
     """Return a cell with the experiments' schedule; the demo keeps its own."""
     if method == "csm":
-        changes = {"eq_data": True, "sampler": MixConfig(batch_size=2048), **changes}
+        sampler = MixConfig(batch_size=2048, emphasis=build.setting.emphasis)
+        changes = {"eq_data": True, "sampler": sampler, **changes}
     cell = build.cell(row, method, **changes)
     if build.dataset == "digits":
         schedule = {"epochs": cell.train.epochs * epochs // EPOCHS}
