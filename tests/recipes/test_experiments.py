@@ -104,7 +104,9 @@ def test_controls_are_also_made_with_joint_statistics():
         ("cifar10", "own", 5.0),
         ("cifar10", "clip:ViT-B/32", 4.0),
         ("cifar10", "inception:file.pt", None),
-        ("cifar100", "own", None),
+        ("cifar100", "own", 2.0),
+        ("cifar100", "clip:ViT-B/32", 2.3),
+        ("tiny-imagenet", "own", None),
     ],
 )
 def test_s_belongs_to_the_data_set_and_the_encoder(dataset, encoder, scale):

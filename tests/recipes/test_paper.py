@@ -89,7 +89,8 @@ def test_paper_and_code_are_one_switch():
 
 def test_the_published_scale_belongs_to_clip():
     name = "cifar100/resnet50/CSM"
-    assert cell_of("main", name).mixing.scale is None
+    assert cell_of("main", name).mixing.scale == 2.0  # chosen for an encoder of our own
+    assert cell_of("main", "tiny-imagenet/resnet50/CSM").mixing.scale is None
     assert cell_of("main", name, encoder="clip:openai/clip-vit-base-patch32").mixing.scale == 2.3
 
 
