@@ -56,6 +56,11 @@ def test_controls_change_what_they_name():
     longer = lines["CE, as many images as CSM in full"]
     full = lines["CSM in full"]
     assert images_seen(longer) == images_seen(full) == 3 * 120 * (num_train(full) // 128) * 128
+    shorter = lines["CE, as many real images as CSM"]
+    assert shorter.train == replace(lines["CE"].train, epochs=40)
+    mixed_for_real = lines["CSM"].train.method_options["num_mixed"]
+    real = images_seen(lines["CSM"]) / (1 + mixed_for_real)
+    assert images_seen(shorter) == pytest.approx(real, rel=0.01)
     twice = lines["CSM, as many passes as RegMixup"]
     regmixup = cells("headline")["RegMixup"]
     assert images_seen(twice) == pytest.approx(images_seen(regmixup), rel=0.01)

@@ -319,7 +319,7 @@ def compare(text: str, commands: list[str]) -> int:
         ("### CIFAR-100: classes shown more clearly", 3 * 7),
         ("### CIFAR-100: ResNet-50", 3 * 9),
         ("## Digits: against rivals", 9 * 5),
-        ("## Digits: what makes the gain?", 14 * 4),
+        ("## Digits: what makes the gain?", 15 * 4),
         ("## Digits: one thing changed at a time", 25 * 5),
     ],
 )

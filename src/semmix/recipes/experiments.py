@@ -67,6 +67,7 @@ def _controls(build: CellBuilder) -> list[Cell]:
     hard_ends = {"options": {"loss": "ce"}, "labels": "one_hot", "members": 2}
     return [
         _cell(build, "CE", "ce"),
+        _cell(build, "CE, as many real images as CSM", "ce", epochs=EPOCHS // _times_full(build)),
         _cell(build, "CE, as many images as CSM in full", "ce", epochs=_times_full(build) * EPOCHS),
         _cell(build, "CE + generated ends, hard labels", **hard_ends),
         *(
