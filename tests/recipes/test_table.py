@@ -309,15 +309,15 @@ def compare(text: str, commands: list[str]) -> int:
 @pytest.mark.parametrize(
     ("heading", "num_numbers"),
     [
-        ("## CIFAR-10", 9 * 7),
-        ("### Which s?", 12 * 6),
+        ("## CIFAR-10", 9 * 10),
+        ("### Which s?", 13 * 6),
         ("### What makes the gain?", 11 * 7),
         ("### One thing changed at a time", 13 * 7),
         ("### ResNet-50", 3 * 6),
         ("## CIFAR-100", 4 * 9),
         ("### CIFAR-100: which s?", 8 * 7),
         ("### CIFAR-100: classes shown more clearly", 3 * 7),
-        ("### CIFAR-100: ResNet-50", 3 * 9),
+        ("### CIFAR-100: ResNet-50", 4 * 9),
         ("## Digits: against rivals", 9 * 5),
         ("## Digits: what makes the gain?", 15 * 4),
         ("## Digits: one thing changed at a time", 25 * 5),
