@@ -32,7 +32,7 @@ from semmix.report.runs import read_logits
 from semmix.sampling.classes import sample_classes, write_grid
 from semmix.sampling.mix import MixConfig, check_knows_classes, make_mixsets
 from semmix.sampling.pairs import confusable_pairs
-from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.classifier import TrainConfig, train_classifier, unsure_words
 from semmix.training.generator import GeneratorConfig, train_generator
 from semmix.training.mixed import load_mixed
 
@@ -351,7 +351,11 @@ def train_command(command: Train) -> None:
             command.mixsets, command.annotation, command.labels, command.scale, command.exclude
         )
     data = command.data.load(command.max_resident_gib)
-    train_classifier(data, command.train, command.out, source)
+    run = train_classifier(data, command.train, command.out, source)
+    if source:
+        logits, labels = map(torch.from_numpy, read_logits(run / "logits-val.safetensors"))
+        if words := unsure_words(logits.softmax(1), labels):
+            say(words)
     say(f"run in {command.out}; next: semmix evaluate {quote(str(command.out))}")
 
 

@@ -29,6 +29,7 @@ from semmix.training.classifier import (
     make_batch,
     predict_logits,
     train_classifier,
+    unsure_words,
 )
 
 SMALL = TrainConfig(
@@ -430,6 +431,25 @@ def test_equal_data_says_where_it_cannot_be_equal(
     told = capsys.readouterr().out
     assert words in told
     assert ("more than the 60 real ones; use a smaller --batch-size" in told) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("num_images", "num_right", "told"),
+    [
+        (400, 400, "20.0% less sure than right; more epochs"),
+        (10_000, 8510, "5.1% less sure"),
+        (10_000, 8490, ""),  # 4.9 %: hardly worth a word
+        (40, 38, ""),  # 15 %, which 40 images may show by chance: three standard errors are 19 %
+        (40, 40, "20.0% less sure"),
+        (400, 200, ""),  # over-confident
+    ],
+)
+def test_who_ends_less_sure_than_right_is_told_so(num_images, num_right, told):
+    """Every answer is class 0, with 80 %."""
+    labels = (torch.arange(num_images) >= num_right).long()
+    words = unsure_words(torch.tensor([[0.8, 0.2]]).expand(num_images, 2), labels)
+    assert told in (words or "")
+    assert bool(words) == bool(told)
 
 
 def test_equal_data_changes_nothing_without_mixed_images(tmp_path, toy_data):

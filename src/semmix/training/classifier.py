@@ -361,6 +361,22 @@ def surplus_words(num_images: int, batch_size: int, num_mixed: int) -> str | Non
     )
 
 
+def unsure_words(probs: Tensor, labels: Tensor) -> str | None:
+    """Return what to tell a person whose network of mixed images ends far less sure than right.
+
+    >>> unsure_words(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1]))
+    """
+    confidence, answer = probs.max(1)
+    missing = float((answer == labels).float().mean() - confidence.mean())
+    by_chance = float((confidence * (1 - confidence)).mean() / len(labels)) ** 0.5
+    if missing < max(0.05, 3 * by_chance):
+        return None
+    return (
+        f"on validation images it is {missing:.1%} less sure than right; more epochs or a larger "
+        "--scale may mend that, or, where it set in late, --options batch_statistics=joint"
+    )
+
+
 def first_network(config: TrainConfig, data: Dataset) -> tuple[Classifier, str]:
     """Return the network that training starts from, and what it can be built from again."""
     torch.manual_seed(fold_seed("weights", config.seed))
