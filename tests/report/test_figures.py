@@ -25,6 +25,16 @@ def test_mixed_set_figure_shows_rows_of_members(gallery, tmp_path):
     assert (one == 0).any()  # the first member is black
 
 
+@pytest.mark.parametrize("num", [1, 2, 4, 8])
+def test_reliability_figures_cut_nothing_off(run_folders, tmp_path, num):
+    """Titles of four and more were cut by the upper edge."""
+    row = aggregate(run_folders)[0]
+    series = [Series(row.name, tuple(run.before for run in row.runs))] * num
+    drawn = pixels(reliability_figure(series, tmp_path / "r.png"))
+    for edge in (drawn[:2], drawn[-2:], drawn[:, :2], drawn[:, -2:]):
+        assert (edge == 255).all()
+
+
 def test_reliability_figure_is_svg_or_png(run_folders, tmp_path):
     rows = aggregate(run_folders)
     series = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]

@@ -53,7 +53,7 @@ def reliability_figure(series: Sequence[Series], out: Path) -> Path:
     """Draw the reliability diagrams of several series side by side; return `out`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.2 * len(series), 3.4), layout="constrained")
+    figure = Figure(figsize=(3.2 * len(series), 3.4), layout="compressed")
     axes = figure.subplots(1, len(series), squeeze=False, sharey=True)[0]
     for k, (axis, one) in enumerate(zip(axes, series, strict=True)):
         _draw_reliability(axis, one, COLOURS[k % len(COLOURS)])
