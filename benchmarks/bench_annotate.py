@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 
 from semmix import MixPlan, MixSets, classifier
-from semmix._device import describe_environment, pick_device
-from semmix.annotate import annotate_mixsets
-from semmix.classifiers.saved import save_classifier
-from semmix.datasets import Split
-from semmix.encoders import load_encoder
-from semmix.plan import all_pairs
+from semmix.annotation import annotate_mixsets
+from semmix.core.device import describe_environment, pick_device
+from semmix.data import Split
+from semmix.mixing.plan import all_pairs
+from semmix.networks.encoders import load_encoder
+from semmix.networks.saved import save_classifier
 
 CLIP_SETTINGS = {
     "size": 224,
@@ -102,9 +102,7 @@ def main() -> None:
         seconds = time.perf_counter() - start
     num_images = 8 * store.num_sets
     print(f"stage: {num_images} images in {seconds:.1f} s, {num_images / seconds:.0f} images/s")
-    print(
-        f"loop: {loop:.0f} images/s; the stage is {num_images / seconds / loop:.1f} times as fast"
-    )
+    print(f"loop: {loop:.0f} images/s; the stage is {num_images / seconds / loop:.1f} times as fast")
 
 
 if __name__ == "__main__":

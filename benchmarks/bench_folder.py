@@ -20,12 +20,12 @@ from typing import TypeVar
 import numpy as np
 import tyro
 
-from semmix._progress import say
-from semmix.datasets.duplicates import find_duplicates
-from semmix.datasets.folder import divide, gather
-from semmix.datasets.folder_report import FolderReport
-from semmix.datasets.listing import list_images
-from semmix.recipes.suspects import second_opinion
+from semmix.core.progress import say
+from semmix.data.duplicates import find_duplicates
+from semmix.data.folder import divide, gather
+from semmix.data.folder_report import FolderReport
+from semmix.data.listing import list_images
+from semmix.fitting.suspects import second_opinion
 
 SIDE = 16
 T = TypeVar("T")
@@ -83,8 +83,7 @@ def png(image: np.ndarray) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 0)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
     )
 
 

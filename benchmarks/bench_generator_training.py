@@ -12,9 +12,9 @@ import torch
 import torch._inductor.config
 from torch.utils.flop_counter import FlopCounterMode
 
-from semmix._device import describe_environment, pick_device, to_device
-from semmix._random import fold_seed
-from semmix.generators.edm import PRESETS, EDMConfig, EDMDenoiser, network_preset
+from semmix.core.device import describe_environment, pick_device, to_device
+from semmix.core.seeds import fold_seed
+from semmix.diffusion.edm import PRESETS, EDMConfig, EDMDenoiser, network_preset
 from semmix.training.ema import PowerEMA
 from semmix.training.generator import GeneratorConfig, gradient_step
 
@@ -95,9 +95,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[256, 512])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--max-autotune", action="store_true", help="let the compiler search longer"
-    )
+    parser.add_argument("--max-autotune", action="store_true", help="let the compiler search longer")
     args = parser.parse_args()
     device = pick_device(args.device)
     torch._inductor.config.max_autotune = args.max_autotune

@@ -21,8 +21,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from semmix._device import describe_environment
-from semmix.datasets import Dataset, load_dataset
+from semmix.core.device import describe_environment
+from semmix.data import Dataset, load_dataset
 from semmix.training.classifier import TrainConfig, build_network, train_classifier
 
 NUM_CLASSES = 10
@@ -66,9 +66,7 @@ class Files(TorchDataset):
 def files_rate(folder: Path, data: Dataset, config: TrainConfig) -> float:
     """Return images per second of the usual loop."""
     network = build_network(config.classifier, data).train()
-    optimizer = torch.optim.SGD(
-        network.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay
-    )
+    optimizer = torch.optim.SGD(network.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay)
     loader = DataLoader(
         Files(folder / "train", config),
         config.batch_size,
@@ -115,17 +113,19 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     args = parser.parse_args()
     config = TrainConfig(
-        method="ce", classifier=args.classifier, epochs=args.epochs, batch_size=args.batch_size,
-        pad=1 if args.size < 32 else 4, device="cpu",
-    )  # fmt: skip
+        method="ce",
+        classifier=args.classifier,
+        epochs=args.epochs,
+        batch_size=args.batch_size,
+        pad=1 if args.size < 32 else 4,
+        device="cpu",
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         num = {"train": args.images // NUM_CLASSES, "val": NUM_HELD_OUT, "test": NUM_HELD_OUT}
         write_images(folder, num, args.size)
         data = load_dataset(folder)
-        rates = [
-            (loop_rate(data, config), files_rate(folder, data, config)) for _ in range(args.repeats)
-        ]
+        rates = [(loop_rate(data, config), files_rate(folder, data, config)) for _ in range(args.repeats)]
     ours, usual = map(max, zip(*rates, strict=True))
     machine = describe_environment()
     print(

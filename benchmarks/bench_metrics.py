@@ -86,18 +86,14 @@ def bench_ece(num_samples: int, num_classes: int, rounds: int) -> None:
         from probmetrics.metrics import Metrics
 
         metrics = Metrics.from_names(["ece-15"])
-        works["probmetrics"] = lambda: metrics.compute_all_from_labels_probs(target, probs)[
-            "ece-15"
-        ]
+        works["probmetrics"] = lambda: metrics.compute_all_from_labels_probs(target, probs)["ece-15"]
     report(f"ECE, N={num_samples:,}, K={num_classes}", works, rounds, exact_ece(array, labels))
 
 
 def bench_temperature(rounds: int) -> None:
     logits, labels = predictions(5000, 100, np.float64)
     probs = cal.softmax(logits)
-    works: dict[str, Callable[[], object]] = {
-        "semmix": lambda: cal.TemperatureScaler().fit(logits, labels).temperature
-    }
+    works: dict[str, Callable[[], object]] = {"semmix": lambda: cal.TemperatureScaler().fit(logits, labels).temperature}
     if find_spec("probmetrics"):
         from probmetrics.calibrators import get_calibrator
 

@@ -23,26 +23,22 @@ from pathlib import Path
 import torch
 import torch._inductor.config
 
-from semmix._artifact import begin_artifact
-from semmix._device import describe_environment, pick_device, to_device
-from semmix.generators import load_generator
-from semmix.generators.edm import PRESETS, EDMDenoiser, network_preset
-from semmix.generators.folder import MANIFEST, save_generator
-from semmix.plan import MixPlan, all_pairs
-from semmix.sampling.mix import MixConfig, make_mixsets
-from semmix.sampling.solvers import SOLVERS
+from semmix.core.artifact import begin_artifact
+from semmix.core.device import describe_environment, pick_device, to_device
+from semmix.diffusion import load_generator
+from semmix.diffusion.edm import PRESETS, EDMDenoiser, network_preset
+from semmix.diffusion.folder import MANIFEST, save_generator
+from semmix.diffusion.sampling import MixConfig
+from semmix.diffusion.solvers import SOLVERS
+from semmix.mixing.draw import make_mixsets
+from semmix.mixing.plan import MixPlan, all_pairs
 
 OFFICIAL = "edm-vp"
 REFERENCE = MixConfig(solver="heun", num_steps=18, precision="float32", compile="off")
-ADAMS = MixConfig(
-    solver="adams", rho=12.0, sigma_min=0.01, grain=0.045, precision="bfloat16", compile="on"
-)
+ADAMS = MixConfig(solver="adams", rho=12.0, sigma_min=0.01, grain=0.045, precision="bfloat16", compile="on")
 FAST = {
     "dpmpp_2m 18, bfloat16, compiled": MixConfig(precision="bfloat16", compile="on"),
-    **{
-        f"adams {num} with grain, bfloat16, compiled": replace(ADAMS, num_steps=num)
-        for num in (17, 18, 20, 22)
-    },
+    **{f"adams {num} with grain, bfloat16, compiled": replace(ADAMS, num_steps=num) for num in (17, 18, 20, 22)},
     "heun 18, bfloat16, compiled": replace(REFERENCE, precision="bfloat16", compile="on"),
 }
 
@@ -66,13 +62,7 @@ class Utilisation:
         return self
 
     def watch(self):
-        ask = [
-            "nvidia-smi",
-            "--query-gpu=utilization.gpu",
-            "--format=csv,noheader,nounits",
-            "-i",
-            "0",
-        ]
+        ask = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i", "0"]
         while torch.cuda.is_available() and not self.done.wait(0.5):
             self.samples.append(int(subprocess.check_output(ask)))
 
@@ -85,9 +75,7 @@ class Utilisation:
 
 
 def plan_of(num_sets: int, batch_size: int) -> MixPlan:
-    return MixPlan(
-        num_classes=10, num_sets=num_sets, pairs=all_pairs(10), sets_per_shard=batch_size // 8
-    )
+    return MixPlan(num_classes=10, num_sets=num_sets, pairs=all_pairs(10), sets_per_shard=batch_size // 8)
 
 
 def rate(generator, config: MixConfig, num_sets: int, folder: Path) -> float:
@@ -158,9 +146,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=[OFFICIAL, "zoo:cifar10"])
     parser.add_argument("--sets", type=int, default=2048)
     parser.add_argument("--solvers", nargs="+", default=list(SOLVERS), choices=list(SOLVERS))
-    parser.add_argument(
-        "--peer-only", action="store_true", help="of the official network, the reference alone"
-    )
+    parser.add_argument("--peer-only", action="store_true", help="of the official network, the reference alone")
     parser.add_argument("--reference-sets", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--cudnn-benchmark", action="store_true", help="may change bytes")
@@ -168,9 +154,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--make", help="only make one batch of the fast store here")
     parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--max-autotune", action="store_true", help="let the compiler search longer"
-    )
+    parser.add_argument("--max-autotune", action="store_true", help="let the compiler search longer")
     args = parser.parse_args()
     pick_device(args.device)
     torch._inductor.config.max_autotune = args.max_autotune

@@ -55,7 +55,7 @@ class Server:
     """A `semmix serve` process and what the system knows of it."""
 
     def __init__(self, model: Path):
-        command = [sys.executable, "-m", "semmix.cli", "serve", str(model), "--port", "0"]
+        command = [sys.executable, "-m", "semmix", "serve", str(model), "--port", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(re.findall(r":(\d+) ", self.process.stdout.readline())[0])
@@ -128,8 +128,11 @@ class Clients:
 
 def drip(server: Server, seconds: float) -> None:
     """Keep `NUM_SLOW` connections open, sending a byte a second on each; open closed ones again."""
-    starts = (b"GET / HTTP/1.1\r\nX: ", b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: "
-              b"application/json\r\nContent-Length: 9999\r\n\r\n{", b"")  # fmt: skip
+    starts = (
+        b"GET / HTTP/1.1\r\nX: ",
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n{",
+        b"",
+    )
     slow: dict[int, socket.socket] = {}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -196,9 +199,7 @@ def main() -> None:
     parser.add_argument("image", type=Path)
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     image, server = options.image.read_bytes(), Server(options.model)
     print(f"start: {server.describe()}")
     for _ in range(2):

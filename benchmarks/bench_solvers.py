@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import torch
 
-from semmix.datasets.config import DatasetConfig
-from semmix.encoders import load_encoder
-from semmix.generators import load_generator
-from semmix.quality import cubic_kernel
-from semmix.sampling.mix import MixConfig, make_solver, to_uint8
+from semmix.data.config import DatasetConfig
+from semmix.diffusion import load_generator
+from semmix.diffusion.quality import cubic_kernel
+from semmix.diffusion.sampling import MixConfig, make_solver, to_uint8
+from semmix.networks.encoders import load_encoder
 
 REFERENCE = "heun 18"
 SOLUTION = MixConfig(solver="heun", num_steps=60, precision="float32")
@@ -91,9 +91,7 @@ def compare_looks(generator, encoder, real: torch.Tensor, trials, num_samples: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--generator", default="zoo:cifar10", help="a folder or zoo:NAME")
     parser.add_argument("--seed", type=int, default=3, help="of the path's noise")
     parser.add_argument("--extractor", help="encoder of the features, as kind:what")

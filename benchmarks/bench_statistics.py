@@ -23,9 +23,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from semmix.classifiers.saved import load_classifier
-from semmix.datasets.config import DatasetConfig
-from semmix.mixsets import MixSets
+from semmix.data.config import DatasetConfig
+from semmix.mixing.store import MixSets
+from semmix.networks.saved import load_classifier
 from semmix.training.batches import crop_and_flip
 from semmix.training.classifier import predict_logits
 
@@ -94,11 +94,7 @@ def main() -> None:
             answers = predict_logits(network, test)
             accuracy = (answers.argmax(1) == labels).float().mean().item()
             rows = (answers, predict_logits(network, ends), predict_logits(network, inner))
-            values = (
-                accuracy,
-                *map(confidence, rows),
-                told_apart(network, test[: len(ends)], ends),
-            )
+            values = (accuracy, *map(confidence, rows), told_apart(network, test[: len(ends)], ends))
             shown = "  ".join(f"{100 * value:5.2f}" for value in values)
             print(f"{run.name:40} {whose:6} {shown}", flush=True)
 

@@ -32,11 +32,11 @@ from pathlib import Path
 import torch
 from torch._dynamo.utils import counters
 
-from semmix._device import describe_environment, pick_device, to_device
-from semmix.datasets import Dataset, Split
-from semmix.labels import mix_labels
+from semmix.core.device import describe_environment, pick_device, to_device
+from semmix.data import Dataset, Split
 from semmix.methods import method
-from semmix.plan import all_pairs
+from semmix.mixing.labels import mix_labels
+from semmix.mixing.plan import all_pairs
 from semmix.training import classifier as loop
 from semmix.training.batches import MixedImages
 from semmix.training.classifier import TrainConfig, build_network, make_batch, make_step
@@ -89,9 +89,8 @@ class Step:
         self.device, self.network, self.rule, self.next_batch = device, network, rule, next_batch
         self.gradients = make_step(network, rule, next_batch, config.clip_norm)
         self.optimizer = torch.optim.SGD(
-            network.parameters(), config.lr, momentum=0.9, weight_decay=5e-4,
-            fused=device.type == "cuda",
-        )  # fmt: skip
+            network.parameters(), config.lr, momentum=0.9, weight_decay=5e-4, fused=device.type == "cuda"
+        )
 
     def prepare(self) -> float:
         """Compile and capture; return the seconds it took."""
@@ -173,10 +172,7 @@ def clocked(device: torch.device, ready=lambda: None):
 
 
 def train(data: Dataset, source: MixedSource, config: TrainConfig, ready=lambda: None) -> Clock:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        clocked(pick_device(config.device), ready) as clock,
-    ):
+    with tempfile.TemporaryDirectory() as folder, clocked(pick_device(config.device), ready) as clock:
         loop.train_classifier(data, config, Path(folder) / "run", source)
     return clock
 
@@ -212,8 +208,10 @@ def compare(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: 
         "plain loop": plain,
     }
     print("\n".join(f"{name}: {rate:,.0f} img/s {kind}" for kind, rate in rates.items()))
-    print(f"{name}: overhead of the loop {1 - rates['loop'] / bare:.1%}, of evaluation "
-          f"{1 - without / whole:.1%}; {rates['loop'] / plain:.2f} x the plain loop")  # fmt: skip
+    print(
+        f"{name}: overhead of the loop {1 - rates['loop'] / bare:.1%}, of evaluation "
+        f"{1 - without / whole:.1%}; {rates['loop'] / plain:.2f} x the plain loop"
+    )
 
 
 def profile(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: int = 5) -> None:
@@ -227,9 +225,7 @@ def profile(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: 
         for _ in range(num_steps):
             step.captured()
         wait(step.device)
-    table = trace.key_averages().table(
-        sort_by=f"self_{kind}_time_total", row_limit=40, max_name_column_width=100
-    )
+    table = trace.key_averages().table(sort_by=f"self_{kind}_time_total", row_limit=40, max_name_column_width=100)
     print(table)
 
 
@@ -254,8 +250,10 @@ def compare_curves(data, source, config: TrainConfig, num_steps: int, tolerance:
     captured = curve(data, source, config, num_steps, captures=True)
     plain = curve(data, source, config, num_steps, captures=False)
     apart = ((captured - plain).abs() / plain.abs()).max().item()
-    print(f"{config.classifier} {config.method}: loss {plain[0]:.4f} to {plain[-1]:.4f} in "
-          f"{num_steps} steps; captured and plain differ by at most {apart:.2e}")  # fmt: skip
+    print(
+        f"{config.classifier} {config.method}: loss {plain[0]:.4f} to {plain[-1]:.4f} in "
+        f"{num_steps} steps; captured and plain differ by at most {apart:.2e}"
+    )
     if not apart <= tolerance:
         sys.exit(f"more than {tolerance:g}")
 
@@ -286,23 +284,21 @@ def compare_jobs(args) -> None:
     """Print the rate of several trainings at once against one alone."""
     alone = rate_of_jobs(args, 1)
     together = rate_of_jobs(args, args.jobs)
-    print(f"{args.classifier} {args.method}: {alone:,.0f} img/s alone, {together:,.0f} img/s by "
-          f"{args.jobs} processes, {together / alone:.2f} x")  # fmt: skip
+    print(
+        f"{args.classifier} {args.method}: {alone:,.0f} img/s alone, {together:,.0f} img/s by "
+        f"{args.jobs} processes, {together / alone:.2f} x"
+    )
 
 
 def setting(args) -> tuple[Dataset, MixedSource, TrainConfig]:
-    config = TrainConfig(
-        method=args.method, classifier=args.classifier, epochs=args.epochs, device=args.device
-    )
+    config = TrainConfig(method=args.method, classifier=args.classifier, epochs=args.epochs, device=args.device)
     torch.manual_seed(0)
     data = random_data(args.images, args.size)
     return data, random_source(data), config
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classifier", default="small")
     parser.add_argument("--method", default="csm")
     parser.add_argument("--images", type=int, default=2560, help="training images")

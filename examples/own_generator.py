@@ -8,8 +8,9 @@ import sys
 import torch
 
 from semmix import MixPlan, load_dataset
-from semmix.plan import all_pairs
-from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.diffusion.sampling import MixConfig
+from semmix.mixing.draw import make_mixsets
+from semmix.mixing.plan import all_pairs
 
 
 class MeanDigits:

@@ -29,11 +29,17 @@ mixed = load_mixed(*sys.argv[1:3]).images
 mixed_images, soft_labels = for_keras(mixed.images), mixed.soft_labels.flatten(0, 1).numpy()
 net = keras.Sequential(
     [
-        layers.Conv2D(32, 3, padding="same"), layers.BatchNormalization(), layers.ReLU(),
-        layers.Conv2D(64, 3, 2, padding="same"), layers.BatchNormalization(), layers.ReLU(),
-        layers.AveragePooling2D(2), layers.Flatten(), layers.Dense(10, activation="softmax"),
+        layers.Conv2D(32, 3, padding="same"),
+        layers.BatchNormalization(),
+        layers.ReLU(),
+        layers.Conv2D(64, 3, 2, padding="same"),
+        layers.BatchNormalization(),
+        layers.ReLU(),
+        layers.AveragePooling2D(2),
+        layers.Flatten(),
+        layers.Dense(10, activation="softmax"),
     ]
-)  # fmt: skip
+)
 inputs = [keras.Input((8, 8, 1)), keras.Input((8, 8, 1))]
 both = keras.Model(inputs, [net(x) for x in inputs])
 both.compile(keras.optimizers.Adam(2e-3), ["sparse_categorical_crossentropy", squared_error])

@@ -40,18 +40,11 @@ lightning.seed_everything(0, verbose=False)
 data = semmix.load_dataset("digits", train_size=100)
 rows = pq.read_table(sys.argv[1]).to_pylist()
 pixels = np.stack([np.array(Image.open(io.BytesIO(row["image"]["bytes"]))) for row in rows])
-mixed = TensorDataset(
-    torch.from_numpy(pixels)[:, None] / 255, torch.tensor([row["soft_label"] for row in rows])
-)
+mixed = TensorDataset(torch.from_numpy(pixels)[:, None] / 255, torch.tensor([row["soft_label"] for row in rows]))
 real = TensorDataset(data.train.images / 255, data.train.labels)
-loaders = {
-    "real": DataLoader(real, 25, shuffle=True),
-    "mixed": DataLoader(mixed, 50, shuffle=True),
-}
+loaders = {"real": DataLoader(real, 25, shuffle=True), "mixed": DataLoader(mixed, 50, shuffle=True)}
 model = Mixing()
-trainer = lightning.Trainer(
-    max_epochs=60, logger=False, enable_checkpointing=False, enable_progress_bar=False
-)
+trainer = lightning.Trainer(max_epochs=60, logger=False, enable_checkpointing=False, enable_progress_bar=False)
 trainer.fit(model, CombinedLoader(loaders, "min_size"))
 probs = model.net.cpu().eval()(data.test.images).softmax(1).detach()
 right = (probs.argmax(1) == data.test.labels).float().mean()

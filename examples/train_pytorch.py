@@ -39,15 +39,20 @@ data = semmix.load_dataset("digits", train_size=100)
 real = TensorDataset(data.train.images / 255, data.train.labels)
 mixed = MixedImages(Path(sys.argv[1]))
 net = nn.Sequential(
-    nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Flatten(), nn.Linear(256, 10),
-)  # fmt: skip
+    nn.Conv2d(1, 32, 3, padding=1),
+    nn.BatchNorm2d(32),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Conv2d(32, 64, 3, padding=1),
+    nn.BatchNorm2d(64),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Flatten(),
+    nn.Linear(256, 10),
+)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
 for _ in range(60):
-    pairs = zip(
-        DataLoader(real, 25, shuffle=True), DataLoader(mixed, 50, shuffle=True), strict=False
-    )
+    pairs = zip(DataLoader(real, 25, shuffle=True), DataLoader(mixed, 50, shuffle=True), strict=False)
     for (images, labels), (mixed_images, soft_labels) in pairs:
         off = net(mixed_images).softmax(1) - soft_labels
         loss = F.cross_entropy(net(images), labels) + off.square().sum(1).mean()

@@ -28,8 +28,9 @@ class Browser:
         shell = f'exec "$0" {options} --user-data-dir="$1" 3<&{to_chromium} 4>&{from_chromium}'
         self.process = subprocess.Popen(
             ["bash", "-c", shell, str(CHROMIUM), str(profile)],
-            pass_fds=(to_chromium, from_chromium), stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            pass_fds=(to_chromium, from_chromium),
+            stderr=subprocess.DEVNULL,
+        )
         os.close(to_chromium)
         os.close(from_chromium)
         self.buffer, self.count, self.session = b"", 0, None

@@ -15,11 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from semmix.cli import COMMANDS, run_command, split_command
+from semmix.cli.main import COMMANDS, run_command, split_command
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = [ROOT / "README.md", ROOT / "NOTICE", ROOT / "CHANGELOG.md",
-           ROOT / "results" / "README.md", *sorted((ROOT / "zoo").rglob("*.md"))]  # fmt: skip
+OUTSIDE = [
+    ROOT / "README.md",
+    ROOT / "NOTICE",
+    ROOT / "CHANGELOG.md",
+    ROOT / "results" / "README.md",
+    *sorted((ROOT / "zoo").rglob("*.md")),
+]
 PAGES = [*OUTSIDE, *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -74,10 +79,7 @@ def test_reliability_is_drawn_as_documented(page, figure, tmp_path, monkeypatch)
     (tmp_path / "results").symlink_to(ROOT / "results")
     monkeypatch.chdir(tmp_path)
     exec(compile(block, page, "exec"), {})
-    drawn, shown = (
-        tmp_path / "reliability.png",
-        ROOT / "docs" / "images" / f"reliability-{figure}.png",
-    )
+    drawn, shown = (tmp_path / "reliability.png", ROOT / "docs" / "images" / f"reliability-{figure}.png")
     assert drawn.stat().st_size == pytest.approx(shown.stat().st_size, rel=0.2)
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from semmix.annotate import annotate_mixsets
-from semmix.datasets import load_dataset
-from semmix.encoders import load_encoder
-from semmix.export import export_folder, export_parquet
-from semmix.plan import MixPlan, all_pairs
-from semmix.sampling.mix import MixConfig, make_mixsets
+from semmix.annotation import annotate_mixsets
+from semmix.data import load_dataset
+from semmix.diffusion.sampling import MixConfig
+from semmix.mixing.draw import make_mixsets
+from semmix.mixing.export import export_folder, export_parquet
+from semmix.mixing.plan import MixPlan, all_pairs
+from semmix.networks.encoders import load_encoder
 from semmix.training.classifier import TrainConfig, train_classifier
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -30,9 +31,8 @@ def demo(tmp_path_factory) -> Path:
     plan = MixPlan(num_classes=10, num_sets=90, pairs=all_pairs(10))
     store = make_mixsets(generator, plan, MixConfig(num_steps=4), out / "mixsets")
     config = TrainConfig(
-        method="ce", classifier="small", epochs=10, batch_size=50, lr=0.05, pad=0, flip=False,
-        device="cpu",
-    )  # fmt: skip
+        method="ce", classifier="small", epochs=10, batch_size=50, lr=0.05, pad=0, flip=False, device="cpu"
+    )
     run = train_classifier(data, config, out / "run")
     encoder = load_encoder(f"classifier:{run}", torch.device("cpu"))
     notes = annotate_mixsets(store, encoder, data.train, data.val, out / "annotation")

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from semmix import SemmixError
-from semmix._import import import_object
+from semmix.core.user_code import import_object
 
 
 def test_modules_of_the_current_folder_are_found(tmp_path, monkeypatch):

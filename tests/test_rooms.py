@@ -25,8 +25,6 @@ def read_rules() -> dict[str, set[str]]:
         if "all above" in allowed or allowed == "all":
             left_out = set(re.findall(r"but (\w+)", allowed))
             listed = above - left_out
-        if allowed == "each other":
-            listed = set()
         ground = ground or set(rooms)
         for room in rooms:
             rules[room] = listed | ground | set(rooms)
@@ -52,22 +50,21 @@ def imported_rooms(path: Path) -> set[str]:
     return rooms & {p.stem for p in SOURCE.iterdir()}
 
 
-@pytest.mark.parametrize(
-    "path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE))
-)
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_rooms_import_only_what_the_design_allows(path):
     room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if room == "__init__":
+    if room in ("__init__", "__main__"):
         return
     assert room in RULES, f"{room} has no row in docs/design.md"
     assert imported_rooms(path) <= RULES[room]
 
 
 def test_the_table_is_understood():
-    assert RULES["datasets"] == {"datasets"} | RULES["_errors"]
-    assert "generators" in RULES["sampling"]
+    assert RULES["core"] == {"core"}
+    assert RULES["data"] == {"data", "core"}
+    assert "diffusion" in RULES["mixing"]
     assert "training" not in RULES["report"]
-    assert "training" in RULES["recipes"]
+    assert "training" in RULES["fitting"]
 
 
 LIGHT = """

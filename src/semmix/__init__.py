@@ -13,30 +13,43 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _PUBLIC = {
-    "SemmixError": "semmix._errors",
+    "SemmixError": "semmix.core.errors",
     **dict.fromkeys(
         (
-            "ece", "aece", "oe", "ue", "classwise_ece", "mce", "smooth_ece", "debiased_ece",
-            "nll", "brier", "accuracy", "piece", "ood_auroc", "interval", "TemperatureScaler",
+            "ece",
+            "aece",
+            "oe",
+            "ue",
+            "classwise_ece",
+            "mce",
+            "smooth_ece",
+            "debiased_ece",
+            "nll",
+            "brier",
+            "accuracy",
+            "piece",
+            "ood_auroc",
+            "interval",
+            "TemperatureScaler",
         ),
         "semmix.calibration",
     ),
-    "mix_labels": "semmix.labels",
-    "lambda_grid": "semmix.labels",
-    "lambda_e": "semmix.annotate",
-    "lambda_from": "semmix.annotate",
-    "confidence_balance": "semmix.balance",
+    "mix_labels": "semmix.mixing.labels",
+    "lambda_grid": "semmix.mixing.labels",
+    "lambda_e": "semmix.annotation",
+    "lambda_from": "semmix.annotation",
+    "confidence_balance": "semmix.calibration.balance",
     "method": "semmix.methods",
     "list_methods": "semmix.methods",
-    "classifier": "semmix.classifiers",
-    "list_classifiers": "semmix.classifiers",
-    "load_generator": "semmix.generators",
-    "MixSets": "semmix.mixsets",
-    "MixPlan": "semmix.plan",
-    "load_dataset": "semmix.datasets",
+    "classifier": "semmix.networks",
+    "list_classifiers": "semmix.networks",
+    "load_generator": "semmix.diffusion",
+    "MixSets": "semmix.mixing.store",
+    "MixPlan": "semmix.mixing.plan",
+    "load_dataset": "semmix.data",
     "export_model": "semmix.deploy",
     "load_model": "semmix.deploy",
-}  # fmt: skip
+}
 
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
 

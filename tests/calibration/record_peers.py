@@ -42,10 +42,7 @@ def main():
     import torch
     from calibration import utils
     from netcal.metrics import ECE, MCE
-    from torchmetrics.functional.classification import (
-        binary_calibration_error,
-        multiclass_calibration_error,
-    )
+    from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
     probs, labels = plain()
     tensors = torch.tensor(probs), torch.tensor(labels)
@@ -60,13 +57,9 @@ def main():
         "netcal_ece": float(ECE(15).measure(probs, labels)),
         "netcal_mce": float(MCE(15).measure(probs, labels)),
         "relplot_smooth_ece": float(relplot.smECE(confidence, correct.astype(float))),
-        "uncertainty_calibration_ece": float(
-            uncertainty_calibration.get_ece(probs, labels, num_bins=15)
-        ),
+        "uncertainty_calibration_ece": float(uncertainty_calibration.get_ece(probs, labels, num_bins=15)),
         "uncertainty_calibration_debiased_l2": float(utils.unbiased_l2_ce(binned)),
-        "uncertainty_calibration_debiased_l1": float(
-            utils.normal_debiased_ce(binned, power=1, resamples=20_000)
-        ),
+        "uncertainty_calibration_debiased_l1": float(utils.normal_debiased_ce(binned, power=1, resamples=20_000)),
     }
     sure, sure_labels = saturated()
     values["torchmetrics_saturated_ece"] = float(

@@ -65,11 +65,7 @@ def test_it_calibrates_unseen_samples(calibrator):
 
 @pytest.mark.parametrize("calibrator", ALL, ids=str)
 @settings(max_examples=10, deadline=None)
-@given(
-    seed=st.integers(0, 999),
-    size=st.sampled_from([1, 2, 9, 40]),
-    scale=st.sampled_from([0.1, 1.0, 30.0]),
-)
+@given(seed=st.integers(0, 999), size=st.sampled_from([1, 2, 9, 40]), scale=st.sampled_from([0.1, 1.0, 30.0]))
 def test_never_worse_than_identity_on_the_fitting_samples(calibrator, seed, size, scale):
     logits, labels = overconfident(seed, size, 3, scale)
     near = context(calibrator, size)
@@ -106,10 +102,7 @@ def test_saved_and_loaded(calibrator, tmp_path):
     assert np.array_equal(second.transform(logits, *near), first.transform(logits, *near))
     about = json.loads((tmp_path / "calibrator.json").read_text())
     assert about["kind"] == type(calibrator).__name__
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "calibrator.json",
-        "calibrator.safetensors",
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {"calibrator.json", "calibrator.safetensors"}
 
 
 def test_load_refuses_the_unknown(tmp_path):
@@ -246,9 +239,7 @@ def test_the_last_newton_step_is_not_taken_for_a_step_too_far():
         right = random.random(200) < 0.7
         labels = np.where(right, logits.argmax(1), random.integers(10, size=200))
         best = TemperatureScaler().fit(logits, labels).temperature
-        losses = [
-            cal.nll(cal.softmax(logits / t), labels) for t in (best / 1.001, best, best * 1.001)
-        ]
+        losses = [cal.nll(cal.softmax(logits / t), labels) for t in (best / 1.001, best, best * 1.001)]
         assert losses[1] < min(losses[0], losses[2]), seed
 
 
@@ -407,9 +398,7 @@ def test_bin_mean_shift_by_histogram():
 def test_full_confidence_leaves_the_others_something_to_share():
     from semmix.calibration.procal import with_confidence
 
-    assert with_confidence(np.array([[1.0, 0.0, 0.0]]), np.array([0.6])).tolist() == [
-        [0.6, 0.2, 0.2]
-    ]
+    assert with_confidence(np.array([[1.0, 0.0, 0.0]]), np.array([0.6])).tolist() == [[0.6, 0.2, 0.2]]
 
 
 # --- how they are used ----------------------------------------------------------------------------

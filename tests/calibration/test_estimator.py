@@ -26,8 +26,7 @@ def test_check_estimator():
 
 @pytest.mark.parametrize("calibrator", [None, cal.IsotonicCalibrator(), cal.BetaCalibrator()])
 def test_overconfident_bayes_is_mended(calibrator):
-    X, y = make_classification(3000, n_features=30, n_redundant=20, n_classes=3, n_informative=5,
-                               random_state=0)  # fmt: skip
+    X, y = make_classification(3000, n_features=30, n_redundant=20, n_classes=3, n_informative=5, random_state=0)
     names = np.array(["ant", "bee", "cat"])[y]
     plain = GaussianNB().fit(X[:2000], names[:2000]).predict_proba(X[2000:])
     model = cal.CalibratedClassifier(GaussianNB(), calibrator).fit(X[:2000], names[:2000])
@@ -45,9 +44,7 @@ def test_one_fold_is_no_cross_validation():
 def test_every_fold_but_its_own_teaches(monkeypatch):
     sizes = []
     fit = GaussianNB.fit
-    monkeypatch.setattr(
-        GaussianNB, "fit", lambda self, X, y: sizes.append(len(X)) or fit(self, X, y)
-    )
+    monkeypatch.setattr(GaussianNB, "fit", lambda self, X, y: sizes.append(len(X)) or fit(self, X, y))
     X, y = make_classification(30, random_state=0)
     cal.CalibratedClassifier(GaussianNB(), cv=3).fit(X, y)
     assert sizes == [20, 20, 20, 30]

@@ -11,9 +11,21 @@ PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
 LABELS = np.array([0, 1, 2])
 
 METRICS = (
-    cal.ece, cal.aece, cal.oe, cal.ue, cal.mce, cal.classwise_ece, cal.smooth_ece, cal.debiased_ece,
-    cal.nll, cal.brier, cal.accuracy, cal.aurc, cal.summary, cal.reliability,
-)  # fmt: skip
+    cal.ece,
+    cal.aece,
+    cal.oe,
+    cal.ue,
+    cal.mce,
+    cal.classwise_ece,
+    cal.smooth_ece,
+    cal.debiased_ece,
+    cal.nll,
+    cal.brier,
+    cal.accuracy,
+    cal.aurc,
+    cal.summary,
+    cal.reliability,
+)
 
 
 def spoilt(value, row=1):
@@ -74,9 +86,7 @@ def test_bins(bins):
             metric(PROBS, LABELS, bins)
 
 
-@pytest.mark.parametrize(
-    "weights", [[1, 1], [1, -1, 1], [0, 0, 0], [1, np.nan, 1], [[1, 1, 1]], 2.0]
-)
+@pytest.mark.parametrize("weights", [[1, 1], [1, -1, 1], [0, 0, 0], [1, np.nan, 1], [[1, 1, 1]], 2.0])
 def test_class_weights(weights):
     with pytest.raises(SemmixError, match="weight"):
         cal.ece(PROBS, LABELS, class_weights=weights)

@@ -24,10 +24,22 @@ def test_same_seed_same_interval():
 
 @pytest.mark.parametrize(
     "metric",
-    [cal.ece, cal.aece, cal.mce, cal.nll, cal.brier, cal.accuracy, cal.smooth_ece, cal.aurc,
-     cal.classwise_ece, cal.debiased_ece, partial(cal.ece, bins=5),
-     partial(cal.ece, class_weights=[1, 5]), partial(cal.nll, class_weights=[1, 5])],
-)  # fmt: skip
+    [
+        cal.ece,
+        cal.aece,
+        cal.mce,
+        cal.nll,
+        cal.brier,
+        cal.accuracy,
+        cal.smooth_ece,
+        cal.aurc,
+        cal.classwise_ece,
+        cal.debiased_ece,
+        partial(cal.ece, bins=5),
+        partial(cal.ece, class_weights=[1, 5]),
+        partial(cal.nll, class_weights=[1, 5]),
+    ],
+)
 def test_fast_path_equals_indexing(metric):
     """Resampling the few numbers a metric needs gives what resampling whole rows gives."""
     probs, labels = calibrated(np.random.default_rng(1), 100, gap=0.1)

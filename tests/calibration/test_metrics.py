@@ -169,9 +169,7 @@ TWINS = {
 
 
 @pytest.mark.parametrize("metric", TWINS, ids=lambda metric: metric.__name__)
-@pytest.mark.parametrize(
-    ("seed", "num_samples", "num_classes"), [(0, 200, 4), (1, 37, 11), (2, 1, 3)]
-)
+@pytest.mark.parametrize(("seed", "num_samples", "num_classes"), [(0, 200, 4), (1, 37, 11), (2, 1, 3)])
 def test_twin(metric, seed, num_samples, num_classes):
     probs, labels = random_case(seed, num_samples, num_classes)
     assert metric(probs, labels) == pytest.approx(TWINS[metric](probs, labels), abs=1e-12)
@@ -220,9 +218,7 @@ def test_kinds_of_arrays(metric):
     readonly.flags.writeable = False
     assert metric(readonly, labels) == value
     assert metric(torch.tensor(probs, requires_grad=True), labels) == value
-    assert metric(torch.tensor(probs, dtype=torch.float32), labels) == pytest.approx(
-        value, abs=1e-6
-    )
+    assert metric(torch.tensor(probs, dtype=torch.float32), labels) == pytest.approx(value, abs=1e-6)
     assert metric(torch.tensor(probs).half(), labels) == pytest.approx(value, abs=2e-2)
 
 
@@ -240,9 +236,7 @@ def test_no_rounding_moves_a_value_across_an_edge(dtype):
     """The product of value and bins may be rounded onto a whole number, or off it."""
     for bins in range(1, 40):
         edges = (np.arange(bins + 1) / bins).astype(dtype)
-        values = np.concatenate(
-            [edges, np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(1))]
-        )
+        values = np.concatenate([edges, np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(1))])
         expected = [next(m for m in range(bins) if value <= edges[m + 1]) for value in values]
         assert bin_index(values, bins).tolist() == expected
 
@@ -327,9 +321,7 @@ def test_debiasing_counts_samples_however_classes_are_weighted(power):
     probs, labels = [[0.9, 0.1]] * 10, [0] * 8 + [1] * 2
     weighted = cal.debiased_ece(probs, labels, power=power, class_weights=[1, 6])
     # Of ten samples, 0.4 are right by weight.
-    assert weighted == pytest.approx(
-        cal.debiased_ece(probs, [0] * 4 + [1] * 6, power=power), abs=1e-12
-    )
+    assert weighted == pytest.approx(cal.debiased_ece(probs, [0] * 4 + [1] * 6, power=power), abs=1e-12)
 
 
 @pytest.mark.parametrize("power", [1, 2])
@@ -400,9 +392,7 @@ def test_brier_decomposition_adds_up():
 def test_brier_decomposition_with_weights_and_soft_labels():
     probs, labels = random_case(22)
     copies = np.repeat(np.arange(200), np.array([1, 3, 2, 1])[labels])
-    soft = np.array(
-        [[0.9, 0.1, 0.0, 0.0], [0.0, 0.6, 0.4, 0.0], [0.1, 0.0, 0.7, 0.2], [0, 0, 0, 1]]
-    )
+    soft = np.array([[0.9, 0.1, 0.0, 0.0], [0.0, 0.6, 0.4, 0.0], [0.1, 0.0, 0.7, 0.2], [0, 0, 0, 1]])
     weighted = cal.brier_decomposition(probs, labels, class_weights=[1, 3, 2, 1])
     assert weighted == pytest.approx(cal.brier_decomposition(probs[copies], labels[copies]))
     parts = cal.brier_decomposition(probs, soft[labels], class_weights=[1, 3, 2, 1])
@@ -423,9 +413,7 @@ def test_brier_decomposition_of_bin_centres_is_murphys():
 def test_summary_agrees_with_each_metric():
     probs, labels = golden()
     table = cal.summary(probs, labels)
-    assert list(table) == [
-        "acc", "ece", "aece", "oe", "ue", "classwise_ece", "mce", "nll", "brier", "confidence",
-    ]  # fmt: skip
+    assert list(table) == ["acc", "ece", "aece", "oe", "ue", "classwise_ece", "mce", "nll", "brier", "confidence"]
     for name in set(table) - {"acc", "confidence"}:
         assert table[name] == pytest.approx(getattr(cal, name)(probs, labels), abs=1e-13)
     assert table["acc"] == cal.accuracy(probs, labels)
@@ -482,9 +470,7 @@ def test_no_sample_is_dropped_by_aece():
 
 def test_class_that_is_never_predicted_nor_seen():
     probs = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]])
-    assert cal.classwise_ece(probs, [0, 1]) == pytest.approx(
-        ((0.1 + 0.2) / 2 + (0.1 + 0.2) / 2) / 3
-    )
+    assert cal.classwise_ece(probs, [0, 1]) == pytest.approx(((0.1 + 0.2) / 2 + (0.1 + 0.2) / 2) / 3)
 
 
 def test_one_class():
@@ -531,9 +517,7 @@ def test_order_does_not_matter(case, random):
     order = list(range(len(labels)))
     random.shuffle(order)
     for metric in (*TWINS, cal.smooth_ece, cal.debiased_ece):
-        assert metric(probs[order], labels[order]) == pytest.approx(
-            metric(probs, labels), abs=1e-12
-        )
+        assert metric(probs[order], labels[order]) == pytest.approx(metric(probs, labels), abs=1e-12)
 
 
 @settings(max_examples=60, deadline=None)

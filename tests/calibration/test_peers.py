@@ -27,11 +27,7 @@ spec.loader.exec_module(fixtures)
         (cal.mce, "netcal_mce", 1e-12),
         (cal.mce, "torchmetrics_mce", 1e-6),
         (cal.smooth_ece, "relplot_smooth_ece", 1e-3),  # it stops its search at 1e-3
-        (
-            lambda p, y: cal.debiased_ece(p, y, power=2),
-            "uncertainty_calibration_debiased_l2",
-            1e-12,
-        ),
+        (lambda p, y: cal.debiased_ece(p, y, power=2), "uncertainty_calibration_debiased_l2", 1e-12),
         (cal.debiased_ece, "uncertainty_calibration_debiased_l1", 2e-4),  # it draws the noise
     ],
 )
@@ -74,12 +70,8 @@ def test_scikit_learn_ranking():
     inside, outside = scores[:250], scores[250:] + 0.3
     labels = np.repeat([0, 1], [250, 150])
     together = np.concatenate([inside, outside])
-    assert cal.ood_auroc(inside, outside) == pytest.approx(
-        sklearn_metrics.roc_auc_score(labels, together)
-    )
-    assert cal.ood_aupr(inside, outside) == pytest.approx(
-        sklearn_metrics.average_precision_score(labels, together)
-    )
+    assert cal.ood_auroc(inside, outside) == pytest.approx(sklearn_metrics.roc_auc_score(labels, together))
+    assert cal.ood_aupr(inside, outside) == pytest.approx(sklearn_metrics.average_precision_score(labels, together))
     assert cal.ood_aupr(inside, outside, positive="in") == pytest.approx(
         sklearn_metrics.average_precision_score(1 - labels, -together)
     )

@@ -125,9 +125,7 @@ def one_process(rank, path):
 
 
 def test_sync_of_two_processes(tmp_path):
-    processes = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)]) for rank in (0, 1)
-    ]
+    processes = [subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)]) for rank in (0, 1)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     whole = stream_of(*case()).compute()
     for rank in (0, 1):
@@ -153,9 +151,7 @@ def test_a_batch_of_weightless_classes_is_no_mistake():
     probs, labels = case()
     weights = [0.0, 1e13, 1e13]
     stream = stream_of(probs, np.sort(labels), cuts=[50], class_weights=weights)
-    assert stream.compute()["ece"] == pytest.approx(
-        cal.ece(probs, np.sort(labels), class_weights=weights)
-    )
+    assert stream.compute()["ece"] == pytest.approx(cal.ece(probs, np.sort(labels), class_weights=weights))
 
 
 @pytest.mark.parametrize("other", [{"keep_samples": False}, {"class_weights": [1, 2, 3]}])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from semmix.datasets import load_dataset
+from semmix.data import load_dataset
 from semmix.deploy import Model, export_model, load_model
 from semmix.training.classifier import TrainConfig, train_classifier
 
@@ -17,9 +17,7 @@ def digits():
 
 @pytest.fixture(scope="session")
 def run(digits, tmp_path_factory) -> Path:
-    config = TrainConfig(
-        method="ce", classifier="small", epochs=15, batch_size=50, pad=0, flip=False
-    )
+    config = TrainConfig(method="ce", classifier="small", epochs=15, batch_size=50, pad=0, flip=False)
     return train_classifier(digits, config, tmp_path_factory.mktemp("deploy") / "run")
 
 

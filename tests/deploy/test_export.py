@@ -15,24 +15,21 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from semmix import SemmixError
-from semmix._files import write_json, write_tensors
-from semmix.classifiers import classifier
-from semmix.classifiers.saved import WEIGHTS, load_classifier
-from semmix.cli import main
+from semmix.cli.main import main
+from semmix.core.files import write_json, write_tensors
 from semmix.deploy import Caution, Model, export_model, load_model, predict_command
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.images import read_image
 from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
 from semmix.deploy.rules import lower_bound
+from semmix.networks import classifier
+from semmix.networks.saved import WEIGHTS, load_classifier
 from semmix.training.classifier import TrainConfig, train_classifier
 
 
 def test_folder_holds_everything(model_folder):
     names = {path.name for path in model_folder.iterdir()}
-    assert names == {
-        "model.json", "weights.safetensors", "model.onnx", "model.pt2", "README.md",
-        "reliability.png",
-    }  # fmt: skip
+    assert names == {"model.json", "weights.safetensors", "model.onnx", "model.pt2", "README.md", "reliability.png"}
     facts = json.loads((model_folder / "model.json").read_text())
     assert facts["finished"]
     assert facts["class_names"] == [str(k) for k in range(10)]
@@ -95,8 +92,7 @@ class OneBatch(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("network", "answer"),
-    [(Branching(), "cannot become a program"), (OneBatch(), "cannot run a batch of 1")],
+    ("network", "answer"), [(Branching(), "cannot become a program"), (OneBatch(), "cannot run a batch of 1")]
 )
 def test_networks_that_cannot_be_exported_are_explained(network, answer, tmp_path):
     with pytest.raises(SemmixError, match=answer):
@@ -129,7 +125,7 @@ def test_code_that_a_model_folder_names_runs_only_when_trusted(
     """A folder from elsewhere names a module that lies in wait in the current folder."""
     (tmp_path / "in_wait.py").write_text(
         "from pathlib import Path\n"
-        "from semmix.classifiers import classifier\n"
+        "from semmix.networks import classifier\n"
         "Path('it-ran').touch()\n"
         "net = classifier('small', 10, 1, 8)\n"
     )
@@ -193,9 +189,7 @@ def test_missing_packages_are_named(run, tmp_path, monkeypatch):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize(
-    "key", ["finished", "inputs", "class_names", "temperature", "set_thresholds", "ood_threshold"]
-)
+@pytest.mark.parametrize("key", ["finished", "inputs", "class_names", "temperature", "set_thresholds", "ood_threshold"])
 def test_a_model_that_lacks_a_fact_is_refused(model_folder, tmp_path, key):
     folder = shutil.copytree(model_folder, tmp_path / "model")
     facts = json.loads((folder / "model.json").read_text())

@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from semmix import SemmixError
-from semmix._files import write_json
-from semmix.cli import main
+from semmix.cli.main import main
+from semmix.core.files import write_json
 from semmix.deploy import Caution, load_model
 from semmix.deploy.images import fit_channels, list_images, read_image
 from semmix.deploy.measured import in_set
@@ -118,9 +118,7 @@ def test_abstaining_is_a_matter_of_confidence(model, digits):
 def test_at_a_threshold_it_answers_and_does_not_warn(model, digits):
     (answer,) = model.predict(digits.test.images[:1])
     rules = replace(model.rules, ood_threshold=answer.ood_score)
-    again = replace(model, rules=rules).predict(
-        digits.test.images[:1], Caution(abstain=answer.confidence)
-    )
+    again = replace(model, rules=rules).predict(digits.test.images[:1], Caution(abstain=answer.confidence))
     assert (again[0].abstain, again[0].ood_warning) == (False, False)
 
 
@@ -167,9 +165,7 @@ def test_many_batches_come_in_order(model, image_files, monkeypatch):
     expected = list(predict_files(model, image_files))
     monkeypatch.setattr("semmix.deploy.predict.BATCH_SIZE", 16)
     rows = list(predict_files(model, iter(image_files)))
-    assert [(r["file"], r["class_name"]) for r in rows] == [
-        (r["file"], r["class_name"]) for r in expected
-    ]
+    assert [(r["file"], r["class_name"]) for r in rows] == [(r["file"], r["class_name"]) for r in expected]
 
 
 def test_the_summary_counts_what_the_rows_say(capsys, run, image_files, tmp_path):
@@ -201,9 +197,7 @@ def test_a_line_says_what_its_row_says(capsys, run, model, image_files, monkeypa
     _, said = predict(capsys, run, *names, "--abstain", "0.9", "--coverage", "0.99")
     lines = said.splitlines()[1:41]
     assert lines[0].startswith(f"…{names[0][-43:]}  ")
-    assert all(
-        line.startswith(f"{name:44}  ") for name, line in zip(names[1:], lines[1:], strict=True)
-    )
+    assert all(line.startswith(f"{name:44}  ") for name, line in zip(names[1:], lines[1:], strict=True))
     for row, line in zip(rows, lines, strict=True):
         name, confidence, entropy = line[44:].split()[:3]
         assert (name, confidence) == (row["class_name"], f"{100 * row['confidence']:.1f}")
@@ -242,8 +236,7 @@ def test_status_tells_whether_all_failed(capsys, run, image_files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
-    [([], "no images found"), (["x.png", "--out", "x.txt"], ".csv or .jsonl")],
+    ("words", "answer"), [([], "no images found"), (["x.png", "--out", "x.txt"], ".csv or .jsonl")]
 )
 def test_mistakes_are_answered(capsys, run, words, answer):
     try:
@@ -338,9 +331,7 @@ def test_links_to_folders_are_followed_each_folder_once(tmp_path):
     (photos / "again").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "loop").symlink_to(photos)
     paths = list_images([str(photos)])
-    assert [str(path.relative_to(photos)) for path in paths] == [
-        "b/1.png", "again/2.png", "again/deep/3.png",
-    ]  # fmt: skip
+    assert [str(path.relative_to(photos)) for path in paths] == ["b/1.png", "again/2.png", "again/deep/3.png"]
 
 
 def test_files_go_by_the_names_they_have_without_links(tmp_path):

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from semmix import SemmixError
-from semmix.cli import main
+from semmix.cli.main import main
 from semmix.deploy import Caution
 from semmix.deploy.bodies import read_images
 from semmix.deploy.http import LINGER_SECONDS
@@ -42,10 +42,25 @@ class Server:
     """A `semmix serve` process."""
 
     def __init__(self, model: Path):
-        options = ["--port", "0", "--client-seconds", CLIENT_SECONDS, "--max-body-mib", 2,
-                   "--max-held-mib", MAX_HELD_MIB, "--max-connections", MAX_CONNECTIONS,
-                   "--abstain", 0.5, "--coverage", 0.99, "--device", "cpu"]  # fmt: skip
-        command = [sys.executable, "-m", "semmix.cli", "serve", model, *options]
+        options = [
+            "--port",
+            "0",
+            "--client-seconds",
+            CLIENT_SECONDS,
+            "--max-body-mib",
+            2,
+            "--max-held-mib",
+            MAX_HELD_MIB,
+            "--max-connections",
+            MAX_CONNECTIONS,
+            "--abstain",
+            0.5,
+            "--coverage",
+            0.99,
+            "--device",
+            "cpu",
+        ]
+        command = [sys.executable, "-m", "semmix", "serve", model, *options]
         self.process = subprocess.Popen(
             list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -74,8 +89,7 @@ class Server:
         return status, json.loads(body)
 
     def metric(self, name: str) -> float:
-        (line,) = [x for x in self.request("GET", "/metrics")[1].decode().splitlines()
-                   if x.startswith(f"{name} ")]  # fmt: skip
+        (line,) = [x for x in self.request("GET", "/metrics")[1].decode().splitlines() if x.startswith(f"{name} ")]
         return float(line.split()[1])
 
     def peak_mib(self) -> float:
@@ -214,10 +228,7 @@ def test_bad_bodies_are_refused(server, body, headers, status):
 
 def test_a_form_may_hold_its_boundary_within_a_line():
     body, headers = form(b"one --xYz two\r\n--xY", b"\r\n")
-    assert read_images(Request("POST", "/", headers, body), 2) == [
-        b"one --xYz two\r\n--xY",
-        b"\r\n",
-    ]
+    assert read_images(Request("POST", "/", headers, body), 2) == [b"one --xYz two\r\n--xY", b"\r\n"]
     with pytest.raises(HttpError, match="1 to 1 images"):
         read_images(Request("POST", "/", headers, body), 1)
 
@@ -258,14 +269,36 @@ def test_many_small_pieces_are_refused_before_they_take_memory(body, headers):
 
 @given(
     body=st.lists(
-        st.sampled_from([b"--x", b"--", b"\r\n", b"\n", b"content-disposition:", b"form-data;",
-                         b"name=images", b'name*=utf-8\'\'"', b'{"images":', b"[", b"]", b"}", b'"',
-                         b"YQ==", b"\xff\0", b"\\ud800"])
+        st.sampled_from(
+            [
+                b"--x",
+                b"--",
+                b"\r\n",
+                b"\n",
+                b"content-disposition:",
+                b"form-data;",
+                b"name=images",
+                b"name*=utf-8''\"",
+                b'{"images":',
+                b"[",
+                b"]",
+                b"}",
+                b'"',
+                b"YQ==",
+                b"\xff\0",
+                b"\\ud800",
+            ]
+        )
     ).map(b"".join),
-    kind=st.sampled_from(["application/json", "multipart/form-data; boundary=x",
-                          "multipart/form-data; boundary*=utf-8\'\'%E2%82%AC",
-                          "multipart/form-data; boundary*0=x; boundary*1=\xff"]),
-)  # fmt: skip
+    kind=st.sampled_from(
+        [
+            "application/json",
+            "multipart/form-data; boundary=x",
+            "multipart/form-data; boundary*=utf-8''%E2%82%AC",
+            "multipart/form-data; boundary*0=x; boundary*1=\xff",
+        ]
+    ),
+)
 def test_any_body_is_read_or_refused(body, kind):
     with contextlib.suppress(HttpError):
         files = read_images(Request("POST", "/predict", {"content-type": kind}, body), 3)
@@ -382,8 +415,7 @@ def test_slow_clients_neither_block_nor_stay(server, digit):
     """More of them than connections are allowed, sending heads, bodies, or nothing at all."""
     starts = [
         b"GET / HTTP/1.1\r\nX: ",
-        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Content-Length: 100000\r\n\r\n{",
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{",
         b"",
     ]
     slow = []
@@ -431,10 +463,7 @@ def test_clients_that_take_no_answers_do_not_stay(server):
 def test_too_many_large_requests_are_asked_to_come_again(server, digit):
     """Ten clients hold nearly 2 MiB each, more than all may: some are refused, memory stays."""
     before = server.peak_mib()
-    head = (
-        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Content-Length: 2000000\r\n\r\n"
-    )
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2000000\r\n\r\n"
     clients = [server.socket() for _ in range(10)]
     for client in clients:
         client.sendall(head + b" " * 1_900_000)

@@ -10,7 +10,7 @@ import pytest
 
 from semmix import SemmixError
 from semmix.calibration import TemperatureScaler, TopLabel, top_label
-from semmix.cli import main
+from semmix.cli.main import main
 from semmix.deploy.measured import estimate_mean
 from semmix.deploy.threshold import Costs, best_threshold, judge, judge_policies, show_threshold
 
@@ -46,9 +46,7 @@ def test_it_lies_halfway_between_the_last_answered_and_the_next():
 
 
 def test_with_honest_confidences_it_is_where_error_and_question_cost_the_same():
-    assert best_threshold(honest(200_000, 0), Costs(wrong=10, ask=2)) == pytest.approx(
-        0.8, abs=0.03
-    )
+    assert best_threshold(honest(200_000, 0), Costs(wrong=10, ask=2)) == pytest.approx(0.8, abs=0.03)
 
 
 def test_extreme_costs_answer_or_ask_always():
@@ -129,9 +127,7 @@ def test_a_threshold_shown_answers_the_same_images():
         assert low < shown <= high
 
 
-@pytest.mark.parametrize(
-    ("wrong", "ask"), [(0, 1), (-1, 1), (1, 0), (math.inf, 1), (1, math.inf), (1, math.nan)]
-)
+@pytest.mark.parametrize(("wrong", "ask"), [(0, 1), (-1, 1), (1, 0), (math.inf, 1), (1, math.inf), (1, math.nan)])
 def test_impossible_costs_are_refused(wrong, ask):
     with pytest.raises(SemmixError, match="positive"):
         Costs(wrong=wrong, ask=ask)

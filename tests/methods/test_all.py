@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from semmix.classifiers import classifier
 from semmix.methods import Batch, list_methods, method
+from semmix.networks import classifier
 
 NUM, CLASSES = 8, 4
 

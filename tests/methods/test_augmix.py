@@ -88,9 +88,7 @@ def test_chains_have_one_to_three_operations_of_any_level(monkeypatch):
     torch.manual_seed(0)
     augmix.chain(torch.rand(3000, 1, 2, 2), severity=3.0)
     depth = (torch.stack(operations) < len(OPERATIONS)).sum(0)
-    assert (depth.bincount(minlength=4) / 3000).tolist() == pytest.approx(
-        [0, *[1 / 3] * 3], abs=0.04
-    )
+    assert (depth.bincount(minlength=4) / 3000).tolist() == pytest.approx([0, *[1 / 3] * 3], abs=0.04)
     levels = torch.cat(levels)
     assert 0.1 <= levels.min() < 0.11
     assert 2.99 < levels.max() <= 3

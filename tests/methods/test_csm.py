@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from semmix import SemmixError
-from semmix.labels import mix_labels
 from semmix.methods import method
+from semmix.mixing.labels import mix_labels
 
 
 def identity(images):
@@ -103,10 +103,7 @@ def test_gradient_precision_and_extremes(mixed_batch, loss):
     assert torch.autograd.gradcheck(lambda x: loss_of_mixed(mixed_batch, x, loss=loss), images)
     double = loss_of_mixed(mixed_batch, images, loss=loss)
     torch.testing.assert_close(
-        loss_of_mixed(mixed_batch, images.float(), loss=loss).float(),
-        double.float(),
-        rtol=1e-5,
-        atol=1e-5,
+        loss_of_mixed(mixed_batch, images.float(), loss=loss).float(), double.float(), rtol=1e-5, atol=1e-5
     )
     extreme = (1e4 * images.detach().sign()).float().requires_grad_()
     value = loss_of_mixed(mixed_batch, extreme, loss=loss)

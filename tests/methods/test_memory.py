@@ -41,9 +41,7 @@ def test_crl_history_runs_from_the_least_to_all_epochs(batch):
     counts, epochs = [5, 2, 4, 3, 2, 3], 6
     history = torch.tensor([(count - 2) / (6 - 2) for count in counts])
     terms = crl_with(counts, epochs).step(identity, batch)
-    torch.testing.assert_close(
-        terms["ranking"], ranking_loss(batch.images.softmax(-1).amax(-1), history)
-    )
+    torch.testing.assert_close(terms["ranking"], ranking_loss(batch.images.softmax(-1).amax(-1), history))
 
 
 def test_crl_ranks_nothing_in_the_first_epoch_and_counts_hits(batch):
@@ -122,10 +120,7 @@ def test_cals_learns_its_multipliers_from_validation(logits, labels):
     chosen.end_epoch(logits, labels)
     z = logits.numpy()
     for k in range(5):
-        slopes = [
-            np.clip(MULTIPLIER[k] + STRENGTH[k] * (row.max() - row[k] - 2) / 2, 1e-6, 1e6)
-            for row in z
-        ]
+        slopes = [np.clip(MULTIPLIER[k] + STRENGTH[k] * (row.max() - row[k] - 2) / 2, 1e-6, 1e6) for row in z]
         assert chosen.multiplier[k].item() == pytest.approx(np.mean(slopes), rel=1e-5)
 
 
@@ -195,11 +190,8 @@ def test_user_mistakes():
 
 def test_terms_need_no_double_precision(logits):
     conf, history = logits.softmax(-1).amax(-1), torch.linspace(0, 1, 6).double()
-    torch.testing.assert_close(
-        ranking_loss(conf.float(), history.float()), ranking_loss(conf, history).float()
-    )
+    torch.testing.assert_close(ranking_loss(conf.float(), history.float()), ranking_loss(conf, history).float())
     weights = torch.tensor(MULTIPLIER), torch.tensor(STRENGTH)
     torch.testing.assert_close(
-        phr_penalty(logits.float(), *weights),
-        phr_penalty(logits, *(w.double() for w in weights)).float(),
+        phr_penalty(logits.float(), *weights), phr_penalty(logits, *(w.double() for w in weights)).float()
     )

@@ -46,11 +46,7 @@ def test_mixup_is_the_weighted_loss_of_both_labels(batch, loss):
     torch.testing.assert_close(mixed, lam * batch.images + (1 - lam) * batch.images[order])
     targets = lam * torch.eye(5)[batch.labels] + (1 - lam) * torch.eye(5)[batch.labels[order]]
     p = mixed.softmax(-1)
-    twin = {
-        "ce": -targets * p.log(),
-        "l2": (p - targets) ** 2,
-        "focal": -targets * (1 - p) ** 3 * p.log(),
-    }[loss]
+    twin = {"ce": -targets * p.log(), "l2": (p - targets) ** 2, "focal": -targets * (1 - p) ** 3 * p.log()}[loss]
     torch.testing.assert_close(terms["loss"], twin.sum(1).mean())
 
 
@@ -117,9 +113,7 @@ def test_margin_ranking_leaves_out_mixups_within_one_class(logits, mixed_logits)
     for i in range(6):
         if purity[0, i] < 0.99:
             total += max(0.0, (mixed[0, i].max() - logits[i].max() + 2).item())
-    assert margin_ranking(logits, mixed, purity, 2.0, broadcast=False).item() == pytest.approx(
-        total / 6
-    )
+    assert margin_ranking(logits, mixed, purity, 2.0, broadcast=False).item() == pytest.approx(total / 6)
     excess = (mixed[0].amax(-1) - logits.amax(-1) + 2).relu()
     code = margin_ranking(logits, mixed, purity, 2.0, broadcast=True)
     torch.testing.assert_close(code, (4 / 6) * excess.mean())
@@ -177,10 +171,7 @@ def test_unimix_equals_a_slow_twin(batch):
 @pytest.mark.parametrize("name", ["remix", "unimix"])
 def test_a_class_without_training_images_counts_as_one(name, batch):
     losses = []
-    for train_labels in (
-        [0] * 40 + [1] * 20 + [2] * 10 + [3],
-        [0] * 40 + [1] * 20 + [2] * 10 + [3, 4],
-    ):
+    for train_labels in ([0] * 40 + [1] * 20 + [2] * 10 + [3], [0] * 40 + [1] * 20 + [2] * 10 + [3, 4]):
         chosen = method(name, num_classes=5)
         chosen.setup(torch.tensor(train_labels))
         torch.manual_seed(SEED)

@@ -93,9 +93,7 @@ def test_values_of_another_type_are_refused(name, option, value, words):
 
 def test_whole_numbers_and_numpys_are_numbers():
     assert method("csm", num_classes=10, weight=2).weight == 2
-    assert (
-        method("csm", num_classes=10, weight=np.float32(0.5), num_mixed=np.int64(3)).weight == 0.5
-    )
+    assert method("csm", num_classes=10, weight=np.float32(0.5), num_mixed=np.int64(3)).weight == 0.5
 
 
 def test_a_users_options_are_checked_by_their_defaults(tmp_path, monkeypatch):

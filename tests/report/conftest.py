@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from semmix._files import write_json, write_tensors
+from semmix.core.files import write_json, write_tensors
 from semmix.report import Gallery
 
 
@@ -40,10 +40,18 @@ def write_run(folder, method, seed, sharpness=1.0, num=600, num_classes=4, **det
     env = {"semmix": "0.1.0", "gpu": None, "command": command, "started": "2026-01-02T03:04:05"}
     write_json(folder / "env.json", env)
     lines = [
-        {"epoch": e, "nimg": 100 * e, "loss": 2 / e, "lr": 0.1, "val_acc": 0.5 + e / 20,
-         "val_nll": sharpness / e, "val_ece": sharpness / 20, "val_oe": sharpness / 30}
+        {
+            "epoch": e,
+            "nimg": 100 * e,
+            "loss": 2 / e,
+            "lr": 0.1,
+            "val_acc": 0.5 + e / 20,
+            "val_nll": sharpness / e,
+            "val_ece": sharpness / 20,
+            "val_oe": sharpness / 30,
+        }
         for e in range(1, 6)
-    ]  # fmt: skip
+    ]
     (folder / "stats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

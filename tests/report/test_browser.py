@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from semmix.report import load_run, write_evaluation, write_report
-from semmix.report.runs import foreign_file
+from semmix.runs import foreign_file
 
 END, RIGHT, ENTER, SPACE = ("End", 35), ("ArrowRight", 39), ("Enter", 13, "\r"), (" ", 32, " ")
 
@@ -35,9 +35,7 @@ def evaluation(run_folders, tmp_path_factory):
 
 
 def first_column(browser):
-    script = (
-        "[...document.querySelectorAll('.results tbody')[0].rows].map(r => r.cells[0].innerText)"
-    )
+    script = "[...document.querySelectorAll('.results tbody')[0].rows].map(r => r.cells[0].innerText)"
     return browser.run(script)
 
 
@@ -100,8 +98,7 @@ def test_a_slider_walks_its_set_and_the_master_walks_all(browser, report):
 def test_the_window_shows_one_member(browser, report):
     browser.open(report)
     window, image = (
-        browser.run(f"document.querySelector('{s}').getBoundingClientRect().width")
-        for s in (".window", ".window img")
+        browser.run(f"document.querySelector('{s}').getBoundingClientRect().width") for s in (".window", ".window img")
     )
     assert image == pytest.approx(5 * window, abs=1)
 
@@ -116,9 +113,7 @@ def test_sets_are_picked_by_class(browser, report):
 
 def test_the_switch_shows_scaled_classifiers(browser, report):
     browser.open(report)
-    visible = (
-        "[...document.querySelectorAll('.card.before, .card.after')].map(c => c.checkVisibility())"
-    )
+    visible = "[...document.querySelectorAll('.card.before, .card.after')].map(c => c.checkVisibility())"
     assert browser.run(visible) == [True, True, False, False]
     browser.click("input[value=after]")
     assert browser.run(visible) == [False, False, True, True]

@@ -17,9 +17,9 @@ from semmix.report.charts import (
     training_chart,
     verdict,
 )
-from semmix.report.runs import Predictions
 from semmix.report.svg import Frame, round_ticks, series_style, spread, tag
 from semmix.report.tables import aggregate
+from semmix.runs import Predictions
 
 
 @pytest.fixture
@@ -168,8 +168,7 @@ def test_tag_escapes_values_and_children():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "labels"),
-    [(0, 1, "0 0.2 0.4 0.6 0.8 1"), (0, 37, "0 10 20 30"), (-0.3, 0.3, "-0.2 0 0.2")],
+    ("low", "high", "labels"), [(0, 1, "0 0.2 0.4 0.6 0.8 1"), (0, 37, "0 10 20 30"), (-0.3, 0.3, "-0.2 0 0.2")]
 )
 def test_ticks_are_round(low, high, labels):
     assert [label for _, label in round_ticks(low, high)] == labels.split()

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from semmix import MixPlan, MixSets, SemmixError, classifier
-from semmix.annotate import LABEL_SCHEMES, annotate_mixsets
-from semmix.classifiers.saved import save_classifier
-from semmix.datasets import Split
-from semmix.plan import all_pairs
+from semmix.annotation import LABEL_SCHEMES, annotate_mixsets
+from semmix.data import Split
+from semmix.mixing.plan import all_pairs
+from semmix.networks.saved import save_classifier
 from semmix.report.diagnosis import curve_chart, headline, judge_images, write_diagnosis
 from semmix.training.mixed import load_mixed
 

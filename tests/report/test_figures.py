@@ -17,8 +17,7 @@ def pixels(path):
 def test_mixed_set_figure_shows_rows_of_members(gallery, tmp_path):
     names = ["$a", "b_", "c", "d"]
     one, three = (
-        pixels(mixed_set_figure(gallery, names, tmp_path / f"{len(sets)}.png", sets))
-        for sets in ((0,), (0, 1, 3))
+        pixels(mixed_set_figure(gallery, names, tmp_path / f"{len(sets)}.png", sets)) for sets in ((0,), (0, 1, 3))
     )
     assert three.shape[1] == one.shape[1]
     assert three.shape[0] == pytest.approx(3 * one.shape[0], rel=0.02)

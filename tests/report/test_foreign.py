@@ -9,16 +9,16 @@ from PIL import Image, ImageOps
 from safetensors.torch import load_file
 
 from semmix import SemmixError, classifier
-from semmix._files import write_tensors
 from semmix.calibration import ood_auroc, ood_fpr
-from semmix.classifiers.saved import save_classifier
-from semmix.cli import main
-from semmix.datasets import load_dataset
+from semmix.cli.main import main
+from semmix.core.files import write_tensors
+from semmix.data import load_dataset
+from semmix.networks.saved import save_classifier
 from semmix.report import load_run, predict_foreign, write_report
 from semmix.report.charts import roc_chart
 from semmix.report.foreign import FALSE_ALARMS, noticed, roc_curve
-from semmix.report.runs import Strangeness
 from semmix.report.tables import aggregate
+from semmix.runs import Strangeness
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,7 @@ def test_other_images_of_the_same_name_are_refused(trained, noise, tmp_path):
         predict_foreign(folder, str(other), "cpu")
 
 
-def test_its_own_images_are_not_foreign_however_they_are_named(
-    trained, noise, make_run, tmp_path, monkeypatch
-):
+def test_its_own_images_are_not_foreign_however_they_are_named(trained, noise, make_run, tmp_path, monkeypatch):
     folder, _ = trained
     make_run(folder, "ce", 0, dataset=noise.name)
     monkeypatch.chdir(noise.parent)
@@ -133,10 +131,7 @@ def with_foreign(run_folders, tmp_path):
 
 def test_rows_tell_what_their_runs_notice(with_foreign):
     found = noticed(aggregate(with_foreign))
-    assert {name: [each.name for each in found[name]] for name in found} == {
-        "far": ["CE", "CSM"],
-        "near": ["CSM"],
-    }
+    assert {name: [each.name for each in found[name]] for name in found} == {"far": ["CE", "CSM"], "near": ["CSM"]}
     (near,) = found["near"]
     assert near.place == 1
     runs = [load_run(folder) for folder in with_foreign if "csm" in folder.name][:2]

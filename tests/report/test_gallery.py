@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from semmix._errors import SemmixError
-from semmix.annotate import annotate_mixsets
-from semmix.datasets import Split
-from semmix.mixsets import MixSets
-from semmix.plan import MixPlan, all_pairs
+from semmix.annotation import annotate_mixsets
+from semmix.core.errors import SemmixError
+from semmix.data import Split
+from semmix.mixing.plan import MixPlan, all_pairs
+from semmix.mixing.store import MixSets
 from semmix.report import Gallery, open_gallery
 from semmix.report import gallery as module
 from semmix.report.gallery import lambda_chart, pair_chart, sprites

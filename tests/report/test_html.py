@@ -10,16 +10,8 @@ import numpy as np
 import pytest
 import tyro
 
-from semmix._errors import SemmixError
-from semmix.report import (
-    Gallery,
-    Predictions,
-    ReportConfig,
-    load_run,
-    run_report,
-    write_evaluation,
-    write_report,
-)
+from semmix.core.errors import SemmixError
+from semmix.report import Gallery, Predictions, ReportConfig, load_run, run_report, write_evaluation, write_report
 
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 NASTY = "<script>alert(1)</script>"
@@ -126,9 +118,7 @@ def test_it_says_what_the_numbers_say(page, report):
 
 def test_the_same_runs_give_the_same_bytes(run_folders, gallery, report, tmp_path):
     names = ["zero", "one", "two", NASTY]
-    again = write_report(
-        run_folders, tmp_path / "again.html", title="T & <T>", class_names=names, gallery=gallery
-    )
+    again = write_report(run_folders, tmp_path / "again.html", title="T & <T>", class_names=names, gallery=gallery)
     assert again.read_bytes() == report.read_bytes()
 
 
@@ -202,9 +192,13 @@ def test_the_command_writes_a_report(run_folders, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("fields", "what"),
-    [({"runs": ()}, "nothing"), ({"mixsets": "x"}, "both"), ({"num_sets": 3}, "counts mixed sets"),
-     ({"out": Path("reports")}, r"one page: reports\n.*end its name in \.html")],
-)  # fmt: skip
+    [
+        ({"runs": ()}, "nothing"),
+        ({"mixsets": "x"}, "both"),
+        ({"num_sets": 3}, "counts mixed sets"),
+        ({"out": Path("reports")}, r"one page: reports\n.*end its name in \.html"),
+    ],
+)
 def test_bad_configs_are_refused(fields, what):
     with pytest.raises(SemmixError, match=what):
         ReportConfig(**{"runs": ("run",), **fields})

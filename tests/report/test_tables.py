@@ -10,8 +10,7 @@ import pytest
 from scipy import stats
 
 from semmix import ece, nll
-from semmix._errors import SemmixError
-from semmix.report.runs import load_run
+from semmix.core.errors import SemmixError
 from semmix.report.tables import (
     ACCURACY,
     ECE,
@@ -26,6 +25,7 @@ from semmix.report.tables import (
     show_estimate,
     unlike,
 )
+from semmix.runs import load_run
 
 
 def test_estimate_is_the_student_interval():
@@ -43,9 +43,7 @@ def test_one_seed_has_no_interval():
     assert show_estimate(ECE, alone) == "30.00"
 
 
-@pytest.mark.parametrize(
-    ("change", "clear"), [((-2, 1), True), ((2, 1), True), ((-1, 2), False), ((1, 1), False)]
-)
+@pytest.mark.parametrize(("change", "clear"), [((-2, 1), True), ((2, 1), True), ((-1, 2), False), ((1, 1), False)])
 def test_excludes_zero(change, clear):
     assert Estimate(*change, num=3).excludes_zero is clear
 
@@ -84,9 +82,7 @@ def test_differences_use_shared_seeds_only(tmp_path, make_run):
     ce, ls = aggregate(folders)
     shared = [load_run(tmp_path / name).before for name in ("ls1", "ce1")]
     assert ls.change_before["ece"].num == 1
-    assert ls.change_before["ece"].mean == pytest.approx(
-        shared[0].metrics["ece"] - shared[1].metrics["ece"]
-    )
+    assert ls.change_before["ece"].mean == pytest.approx(shared[0].metrics["ece"] - shared[1].metrics["ece"])
     assert not ce.change_before
     assert len(aggregate(folders, baseline="nobody")[0].change_before) == 0
 
@@ -131,12 +127,26 @@ def origins(train="1a2b3c4d", test="5e6f7a8b", **others):
 def test_a_row_not_trained_like_its_baseline_says_so(tmp_path, make_run):
     folders = [
         make_run(tmp_path / "ce", "ce", 0, lr=0.1, eq_data=False, origins=origins()),
-        make_run(tmp_path / "csm", "csm", 0, lr=0.1, eq_data=True, origins=origins(),
-                 mixed={"labels": "reannotated", "scale": 4.0}),
+        make_run(
+            tmp_path / "csm",
+            "csm",
+            0,
+            lr=0.1,
+            eq_data=True,
+            origins=origins(),
+            mixed={"labels": "reannotated", "scale": 4.0},
+        ),
         make_run(tmp_path / "ls", "ls", 0, lr=0.2, eq_data=False, epochs=9, origins=origins()),
-        make_run(tmp_path / "fl", "fl", 0, lr=0.1, eq_data=False, options={"gamma": 3},
-                 origins=origins(train="feed", init="beef")),
-    ]  # fmt: skip
+        make_run(
+            tmp_path / "fl",
+            "fl",
+            0,
+            lr=0.1,
+            eq_data=False,
+            options={"gamma": 3},
+            origins=origins(train="feed", init="beef"),
+        ),
+    ]
     ce, *others = aggregate(folders)
     assert unlike(ce) == ""
     assert {row.name: unlike(row) for row in others} == {
@@ -154,11 +164,7 @@ def test_runs_on_other_images_are_no_seeds_of_a_row(tmp_path, make_run):
         make_run(tmp_path / "d", "ls", 0, origins=origins()),
     ]
     rows = aggregate(folders)
-    assert {row.name: row.seeds for row in rows} == {
-        "CE (train 1a2b3c)": [0, 1],
-        "CE (train ffeedd)": [2],
-        "LS": [0],
-    }
+    assert {row.name: row.seeds for row in rows} == {"CE (train 1a2b3c)": [0, 1], "CE (train ffeedd)": [2], "LS": [0]}
     assert rows[2].baseline is rows[0]  # of the same training images
 
 
@@ -175,9 +181,7 @@ def test_runs_on_other_images_are_no_seeds_of_a_row(tmp_path, make_run):
         ({"epochs": 9, "origins": origins()}, {}, {"CSM (epochs=9)", "CSM (epochs=5)"}),
     ],
 )
-def test_names_show_origins_where_nothing_else_tells_rows_apart(
-    tmp_path, make_run, mine, theirs, names
-):
+def test_names_show_origins_where_nothing_else_tells_rows_apart(tmp_path, make_run, mine, theirs, names):
     folders = [make_run(tmp_path / "a", "csm", 0, **mine)]
     folders += [make_run(tmp_path / "b", "csm", 1, **theirs)]
     assert {row.name for row in aggregate(folders)} == names
@@ -276,11 +280,7 @@ def test_renderers_escape_names(tmp_path, make_run):
 def test_csv_holds_full_precision(run_folders):
     rows = aggregate(run_folders)
     lines = list(csv.DictReader(io.StringIO(render_csv(rows))))
-    line = next(
-        line
-        for line in lines
-        if (line["method"], line["metric"], line["temperature"]) == ("CSM", "ece", "no")
-    )
+    line = next(line for line in lines if (line["method"], line["metric"], line["temperature"]) == ("CSM", "ece", "no"))
     assert float(line["mean"]) == rows[1].before["ece"].mean
     assert float(line["change_high"]) == rows[1].change_before["ece"].high
     assert line["seeds"] == "0 1 2"

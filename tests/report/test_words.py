@@ -43,8 +43,7 @@ def plain(text):
 
 def test_clearly_better_at_the_same_accuracy():
     assert plain(sentence(row(0.0152, (-0.0168, 0.004, 3)))) == (
-        "CSM is 2.1 times better calibrated than CE at the same accuracy "
-        "(ECE 1.5 % against 3.2 %, 3 seeds)."
+        "CSM is 2.1 times better calibrated than CE at the same accuracy (ECE 1.5 % against 3.2 %, 3 seeds)."
     )
 
 
@@ -97,13 +96,10 @@ def test_scaled_sentence_uses_scaled_numbers():
 
 def test_means_are_those_of_the_pairs():
     """Seeds that only one of the rows has change no word."""
-    pairs = tuple(
-        (run(mine, 1), run(theirs, 1)) for mine, theirs in ((0.010, 0.020), (0.012, 0.024))
-    )
+    pairs = tuple((run(mine, 1), run(theirs, 1)) for mine, theirs in ((0.010, 0.020), (0.012, 0.024)))
     shared = replace(row(0.5, (-0.011, 0.002, 2)), pairs=pairs)
     assert plain(sentence(shared)) == (
-        "CSM is 2.0 times better calibrated than CE at the same accuracy "
-        "(ECE 1.1 % against 2.2 %, 2 seeds)."
+        "CSM is 2.0 times better calibrated than CE at the same accuracy (ECE 1.1 % against 2.2 %, 2 seeds)."
     )
 
 
@@ -111,9 +107,7 @@ def test_headline_takes_the_lowest_error_and_admits_a_winning_baseline():
     good, bad = row(0.0152, (-0.0168, 0.004, 3)), row(0.05, (0.018, 0.004, 3))
     assert headline([BASELINE, good]) == sentence(good)
     assert headline([BASELINE, bad, good]) == f"Lowest ECE of 3 rows: {sentence(good)}"
-    assert plain(headline([BASELINE, bad])) == (
-        "No method here is better calibrated than CE (ECE 3.2 %, one seed)."
-    )
+    assert plain(headline([BASELINE, bad])) == ("No method here is better calibrated than CE (ECE 3.2 %, one seed).")
 
 
 def test_headline_of_a_row_alone_compares_nothing():

@@ -6,9 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-from semmix.datasets import Dataset, Split
-from semmix.labels import mix_labels
-from semmix.plan import all_pairs
+from semmix.data import Dataset, Split
+from semmix.mixing.labels import mix_labels
+from semmix.mixing.plan import all_pairs
 from semmix.training.batches import MixedImages
 from semmix.training.mixed import MixedSource
 
@@ -23,9 +23,7 @@ def toy_split(num: int, seed: int) -> Split:
 
 
 def toy_dataset() -> Dataset:
-    return Dataset(
-        "toy", ("dark", "grey", "light"), toy_split(60, 0), toy_split(30, 1), toy_split(45, 2)
-    )
+    return Dataset("toy", ("dark", "grey", "light"), toy_split(60, 0), toy_split(30, 1), toy_split(45, 2))
 
 
 def toy_mixed(data: Dataset) -> MixedSource:

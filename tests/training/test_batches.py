@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from semmix import SemmixError
-from semmix.plan import all_pairs
+from semmix.mixing.plan import all_pairs
 from semmix.training.batches import MixedImages, crop_and_flip
 
 
@@ -95,12 +95,8 @@ def test_sets_and_inner_members_are_drawn_equally_often():
     torch.manual_seed(0)
     images, _ = mixed.draw(torch.ones(6000, dtype=torch.int64), num_mixed=2)
     codes = images[:, 0, 0, 0].reshape(-1, 2).long()
-    assert (codes[:, 0] // 16).bincount(minlength=6).tolist() == pytest.approx(
-        [1500, 0, 1500, 1500, 0, 1500], abs=150
-    )
-    assert (codes[:, 1] % 16).bincount(minlength=5).tolist() == pytest.approx(
-        [0, 2000, 2000, 2000, 0], abs=150
-    )
+    assert (codes[:, 0] // 16).bincount(minlength=6).tolist() == pytest.approx([1500, 0, 1500, 1500, 0, 1500], abs=150)
+    assert (codes[:, 1] % 16).bincount(minlength=5).tolist() == pytest.approx([0, 2000, 2000, 2000, 0], abs=150)
 
 
 def test_classes_without_sets_are_named():

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from semmix import SemmixError
-from semmix.training.checks import (
-    check_not_negative,
-    check_positive,
-    check_share,
-    check_square,
-    check_two_classes,
-)
+from semmix.core.checks import check_not_negative, check_positive, check_share, check_square, check_two_classes
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from semmix import SemmixError
-from semmix._random import fold_seed
 from semmix.calibration import TemperatureScaler, summary
-from semmix.classifiers.saved import load_classifier
-from semmix.cli import main
-from semmix.datasets import Split
+from semmix.cli.main import main
+from semmix.core.seeds import fold_seed
+from semmix.data import Split
 from semmix.methods import list_methods
+from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
 from semmix.training.batches import crop_and_flip
 from semmix.training.checkpoint import load_checkpoint
@@ -32,20 +32,16 @@ from semmix.training.classifier import (
     unsure_words,
 )
 
-SMALL = TrainConfig(
-    method="ce",
-    classifier="small",
-    epochs=3,
-    batch_size=20,
-    lr=0.05,
-    pad=1,
-    flip=False,
-    device="cpu",
-)
+SMALL = TrainConfig(method="ce", classifier="small", epochs=3, batch_size=20, lr=0.05, pad=1, flip=False, device="cpu")
 LAST_FILES = {
-    "config.json", "env.json", "stats.jsonl", "weights.safetensors", "logits-val.safetensors",
-    "logits-test.safetensors", "metrics.json",
-}  # fmt: skip
+    "config.json",
+    "env.json",
+    "stats.jsonl",
+    "weights.safetensors",
+    "logits-val.safetensors",
+    "logits-test.safetensors",
+    "metrics.json",
+}
 
 
 def same_weights(a, b) -> bool:
@@ -72,9 +68,8 @@ def test_a_run_leaves_all_its_files(tmp_path, toy_data):
 def test_a_run_is_plain_sgd_on_shuffled_crops(tmp_path, toy_data):
     """Against the loop written out; of 60 images, batches of 16 leave 12 out of every pass."""
     config = replace(
-        SMALL, batch_size=16, schedule="cosine", clip_norm=0.5, weight_decay=0.01, momentum=0.8,
-        flip=True, seed=3,
-    )  # fmt: skip
+        SMALL, batch_size=16, schedule="cosine", clip_norm=0.5, weight_decay=0.01, momentum=0.8, flip=True, seed=3
+    )
     out = train_classifier(toy_data, config, tmp_path / "run")
     stats = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
 
@@ -185,11 +180,22 @@ def test_mixed_images_are_drawn_and_augmented_after_the_real_ones(toy_data, toy_
 
 def test_the_defaults_are_the_published_recipe():
     assert TrainConfig().to_json() == {
-        "method": "csm", "options": {}, "classifier": "resnet18", "epochs": 200,
-        "batch_size": 128, "lr": 0.1, "schedule": "multistep", "momentum": 0.9,
-        "weight_decay": 5e-4, "clip_norm": 2.0, "pad": 4, "flip": True, "eq_data": False,
-        "select": "last", "seed": 0,
-    }  # fmt: skip
+        "method": "csm",
+        "options": {},
+        "classifier": "resnet18",
+        "epochs": 200,
+        "batch_size": 128,
+        "lr": 0.1,
+        "schedule": "multistep",
+        "momentum": 0.9,
+        "weight_decay": 5e-4,
+        "clip_norm": 2.0,
+        "pad": 4,
+        "flip": True,
+        "eq_data": False,
+        "select": "last",
+        "seed": 0,
+    }
 
 
 def test_a_network_to_start_from_is_named_without_its_folder():
@@ -257,9 +263,7 @@ def test_same_seed_same_run_other_seed_other_run(tmp_path, toy_data):
 
 @pytest.mark.parametrize("name", ["ce", "csm", "crl", "cals"])
 @pytest.mark.parametrize("select", ["last", "best"])
-def test_stopped_run_goes_on_to_the_same_weights(
-    tmp_path, toy_data, toy_source, monkeypatch, name, select
-):
+def test_stopped_run_goes_on_to_the_same_weights(tmp_path, toy_data, toy_source, monkeypatch, name, select):
     config = replace(SMALL, method=name, select=select, checkpoint_seconds=0)
     whole = train_classifier(toy_data, config, tmp_path / "whole", toy_source)
     for stop_at in (2, 5, 7):  # steps, three to an epoch
@@ -273,9 +277,7 @@ def test_stopped_run_goes_on_to_the_same_weights(
     assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
 
 
-def test_stats_after_the_last_checkpoint_are_written_once(
-    tmp_path, toy_data, stopped_past_its_checkpoint
-):
+def test_stats_after_the_last_checkpoint_are_written_once(tmp_path, toy_data, stopped_past_its_checkpoint):
     """The second line, of step 6, comes again."""
     config = replace(SMALL, checkpoint_seconds=0)
     whole = train_classifier(toy_data, config, tmp_path / "whole")
@@ -402,8 +404,7 @@ def test_divergence_is_named_before_the_metrics_see_it(tmp_path, toy_data, batch
 def test_gradients_may_be_left_unclipped(tmp_path, toy_data):
     """A bound that no gradient reaches, and none at all, are the same run."""
     none, high, low = (
-        train_classifier(toy_data, replace(SMALL, clip_norm=norm), tmp_path / str(norm))
-        for norm in (None, 1e9, 1e-3)
+        train_classifier(toy_data, replace(SMALL, clip_norm=norm), tmp_path / str(norm)) for norm in (None, 1e9, 1e-3)
     )
     assert same_weights(none, high)
     assert not same_weights(none, low)
@@ -419,12 +420,9 @@ def test_equal_data_sees_as_many_images(tmp_path, toy_data, toy_source):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "words"),
-    [(20, ""), (22, ""), (23, "see 69 images, 15% more"), (60, "see 180 images, 200% more")],
+    ("batch_size", "words"), [(20, ""), (22, ""), (23, "see 69 images, 15% more"), (60, "see 180 images, 200% more")]
 )
-def test_equal_data_says_where_it_cannot_be_equal(
-    tmp_path, toy_data, toy_source, capsys, batch_size, words
-):
+def test_equal_data_says_where_it_cannot_be_equal(tmp_path, toy_data, toy_source, capsys, batch_size, words):
     """Of 60 real images; batches of 22 see 66, which is just within a tenth."""
     config = replace(SMALL, method="csm", epochs=1, batch_size=batch_size, eq_data=True)
     train_classifier(toy_data, config, tmp_path / "run", toy_source)
@@ -478,20 +476,13 @@ def test_leaking_generator_is_refused_unless_allowed(tmp_path, toy_data, toy_sou
 
 
 def test_leaking_annotation_is_refused_unless_allowed(tmp_path, toy_data, toy_source):
-    config, own = (
-        replace(SMALL, method="csm", epochs=1),
-        (toy_data.train.digest, toy_data.val.digest),
-    )
+    config, own = (replace(SMALL, method="csm", epochs=1), (toy_data.train.digest, toy_data.val.digest))
     fair = replace(toy_source, annotated_with=own, encoder_trained_on=own[0])
     out = train_classifier(toy_data, config, tmp_path / "fair", fair)
     assert json.loads((out / "config.json").read_text())["leak"] is False
     tested = toy_data.test.digest
     for k, changes in enumerate(
-        [
-            {"annotated_with": (tested, own[1])},
-            {"annotated_with": (own[0], tested)},
-            {"encoder_trained_on": tested},
-        ]
+        [{"annotated_with": (tested, own[1])}, {"annotated_with": (own[0], tested)}, {"encoder_trained_on": tested}]
     ):
         leaky = replace(fair, **changes)
         with pytest.raises(SemmixError, match="allow-leak"):
@@ -523,9 +514,13 @@ def test_a_run_belongs_to_the_sets_it_learned_from(tmp_path, toy_data, toy_sourc
     out = train_classifier(toy_data, config, tmp_path / "csm", toy_source)
     inputs = json.loads((out / "config.json").read_text())["inputs"]
     assert inputs == {
-        "config": config.to_json(), "dataset": "toy", "train": toy_data.train.digest,
-        "val": toy_data.val.digest, "test": toy_data.test.digest, "mixed": toy_source.inputs,
-    }  # fmt: skip
+        "config": config.to_json(),
+        "dataset": "toy",
+        "train": toy_data.train.digest,
+        "val": toy_data.val.digest,
+        "test": toy_data.test.digest,
+        "mixed": toy_source.inputs,
+    }
     with pytest.raises(SemmixError, match=r"mixed\.mixsets was 'toy', now 'others'"):
         train_classifier(toy_data, config, out, other)
     config = replace(config, method="ce")  # which learns from none
@@ -536,8 +531,7 @@ def test_a_run_belongs_to_the_sets_it_learned_from(tmp_path, toy_data, toy_sourc
 
 def test_batches_are_no_larger_than_the_training_split(tmp_path, toy_data):
     whole, larger = (
-        train_classifier(toy_data, replace(SMALL, batch_size=size), tmp_path / str(size))
-        for size in (60, 100)
+        train_classifier(toy_data, replace(SMALL, batch_size=size), tmp_path / str(size)) for size in (60, 100)
     )
     assert same_weights(whole, larger)
 
@@ -552,9 +546,7 @@ def test_excluded_sets_are_named_where_they_are_missed(tmp_path, toy_data, toy_s
 
 
 def test_one_class_is_no_training(tmp_path, toy_data):
-    lone = replace(
-        toy_data, train=toy_data.train.select((toy_data.train.labels == 1).nonzero()[:, 0])
-    )
+    lone = replace(toy_data, train=toy_data.train.select((toy_data.train.labels == 1).nonzero()[:, 0]))
     with pytest.raises(SemmixError, match="needs two classes: 1 in 20 training images"):
         train_classifier(lone, SMALL, tmp_path / "run")
 
@@ -569,9 +561,7 @@ def test_empty_splits_are_refused_before_the_folder_is_claimed(tmp_path, toy_dat
 
 
 def test_oblong_images_are_refused_before_the_folder_is_claimed(tmp_path, toy_data):
-    splits = {
-        name: Split(split.images[..., :6], split.labels) for name, split in toy_data.splits.items()
-    }
+    splits = {name: Split(split.images[..., :6], split.labels) for name, split in toy_data.splits.items()}
     with pytest.raises(SemmixError, match=r"square images: 8 x 6\n.*--size 6"):
         train_classifier(replace(toy_data, **splits), SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -13,16 +13,22 @@ from safetensors.torch import load_file
 from torch import nn
 
 from semmix import SemmixError
-from semmix.datasets import load_dataset
+from semmix.data import load_dataset
 from semmix.training import classifier as loop
 from semmix.training import distributed
 from semmix.training.classifier import TrainConfig, build_network, train_classifier
 from semmix.training.distributed import own_draws, shared_forward
 
 CONFIG = TrainConfig(
-    method="ce", classifier="small", epochs=2, batch_size=20, lr=0.05, pad=1, device="cpu",
+    method="ce",
+    classifier="small",
+    epochs=2,
+    batch_size=20,
+    lr=0.05,
+    pad=1,
+    device="cpu",
     clip_norm=1e9,  # clipping would hide a wrong scale
-)  # fmt: skip
+)
 # Methods that draw in a step, compare images of a batch, remember, or learn from validation.
 METHODS = ("ce", "csm", "regmixup", "unimix", "mmce", "crl", "cals")
 
@@ -50,7 +56,7 @@ import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import torch
 from conftest import toy_dataset, toy_mixed
-from semmix._device import rank_and_world
+from semmix.core.device import rank_and_world
 from semmix.training.distributed import from_first
 from test_distributed import train_all
 torch.set_num_threads(1)

@@ -17,24 +17,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from semmix._device import to_device
-from semmix._errors import SemmixError
-from semmix._random import fold_seed
-from semmix.cli import main
-from semmix.generators import load_generator
-from semmix.generators.edm import EDMConfig, EDMDenoiser
+from semmix.cli.main import main
+from semmix.core.device import to_device
+from semmix.core.errors import SemmixError
+from semmix.core.seeds import fold_seed
+from semmix.diffusion import load_generator
+from semmix.diffusion.edm import EDMConfig, EDMDenoiser
 from semmix.training import generator as loop
 from semmix.training.ema import PowerEMA, gamma_of_length
 from semmix.training.generator import GeneratorConfig, train_generator
 
 NETWORK = EDMConfig(
-    resolution=4, channels=1, num_classes=2, model_channels=8, channel_mult=(1, 1), num_blocks=1,
-    attn_resolutions=(2,),
-)  # fmt: skip
+    resolution=4, channels=1, num_classes=2, model_channels=8, channel_mult=(1, 1), num_blocks=1, attn_resolutions=(2,)
+)
 CONFIG = GeneratorConfig(
-    network=NETWORK, num_images=160, batch_size=8, device="cpu", num_grids=2, flip=True,
-    label_dropout=0.1,
-)  # fmt: skip
+    network=NETWORK, num_images=160, batch_size=8, device="cpu", num_grids=2, flip=True, label_dropout=0.1
+)
 
 
 def toy_data(num=40):
@@ -62,9 +60,12 @@ def trained(tmp_path_factory):
 
 def test_artifact_holds_what_the_design_says(trained):
     assert set(contents(trained)) == {
-        "generator.json", "weights.safetensors", "stats.jsonl", "samples-050.png",
+        "generator.json",
+        "weights.safetensors",
+        "stats.jsonl",
+        "samples-050.png",
         "samples-100.png",
-    }  # fmt: skip
+    }
     manifest = json.loads((trained / "generator.json").read_text())
     assert manifest["trained_on"] == "split"
     assert manifest["num_images"] == 160
@@ -82,9 +83,8 @@ def test_a_run_is_adam_on_the_denoising_loss(tmp_path, monkeypatch):
     """Against the loop written out: 44 images are six batches of 8, three to a line of stats."""
     monkeypatch.setattr(loop, "NUM_STATS", 2)
     config = replace(
-        CONFIG, num_images=44, lr=0.01, warmup=0.3, decay=0.5, betas=(0.8, 0.99), seed=3,
-        ema_lengths=(0.2, 0.1),
-    )  # fmt: skip
+        CONFIG, num_images=44, lr=0.01, warmup=0.3, decay=0.5, betas=(0.8, 0.99), seed=3, ema_lengths=(0.2, 0.1)
+    )
     out = train(tmp_path, config)
     images, labels = toy_data()
     torch.manual_seed(fold_seed(3, "generator weights"))
@@ -151,12 +151,25 @@ def test_half_of_the_images_are_mirrored_where_asked_for():
 def test_the_defaults_name_the_generators_made_with_them():
     settings = asdict(GeneratorConfig())
     assert {name: settings[name] for name in settings if name != "device"} == {
-        "network": "compact32", "init": None, "num_images": 10_000_000, "minutes": None,
-        "batch_size": 512, "lr": 1e-3, "betas": (0.9, 0.999), "warmup": 0.03, "decay": 0.35,
-        "ema_lengths": (0.1, 0.05, 0.15), "label_dropout": 0.0, "flip": False,
-        "noise_mean": -1.2, "noise_std": 1.2, "seed": 0, "checkpoint_seconds": 120.0,
-        "num_grids": 4, "weights_dtype": "float32",
-    }  # fmt: skip
+        "network": "compact32",
+        "init": None,
+        "num_images": 10_000_000,
+        "minutes": None,
+        "batch_size": 512,
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "warmup": 0.03,
+        "decay": 0.35,
+        "ema_lengths": (0.1, 0.05, 0.15),
+        "label_dropout": 0.0,
+        "flip": False,
+        "noise_mean": -1.2,
+        "noise_std": 1.2,
+        "seed": 0,
+        "checkpoint_seconds": 120.0,
+        "num_grids": 4,
+        "weights_dtype": "float32",
+    }
 
 
 def test_finished_run_is_left_alone_and_other_inputs_refused(trained):
@@ -204,9 +217,7 @@ def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, st
 
 def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "NUM_STATS", 2)
-    config = replace(
-        CONFIG, num_images=80, checkpoint_seconds=0, num_grids=1
-    )  # five steps to a line
+    config = replace(CONFIG, num_images=80, checkpoint_seconds=0, num_grids=1)  # five steps to a line
     expected = contents(train(tmp_path / "whole", config))
 
     def cut(path, groups, header, save=loop.save_checkpoint):
@@ -221,9 +232,7 @@ def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_p
     assert contents(train(tmp_path / "stopped", config)) == expected
 
 
-def test_stats_after_the_last_checkpoint_are_written_once(
-    trained, tmp_path, stopped_past_its_checkpoint
-):
+def test_stats_after_the_last_checkpoint_are_written_once(trained, tmp_path, stopped_past_its_checkpoint):
     with stopped_past_its_checkpoint(loop):
         train(tmp_path, replace(CONFIG, checkpoint_seconds=0), held_out=toy_data(20))
     assert contents(train(tmp_path, held_out=toy_data(20))) == contents(trained)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from semmix.classifiers import classifier
+from semmix.networks import classifier
 from semmix.training import classifier as loop
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.graphs import CapturedStep, compiled

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from semmix import SemmixError
-from semmix.classifiers.saved import load_classifier
-from semmix.cli import main
+from semmix.cli.main import main
+from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
 from semmix.training.classifier import TrainConfig, predict_logits, train_classifier
 
@@ -62,9 +62,8 @@ class Tuple(Net):
 ready = Net()
 """
 CONFIG = TrainConfig(
-    method="ce", epochs=2, batch_size=20, lr=0.01, pad=0, flip=False, device="cpu",
-    init="mynets:pretrained",
-)  # fmt: skip
+    method="ce", epochs=2, batch_size=20, lr=0.01, pad=0, flip=False, device="cpu", init="mynets:pretrained"
+)
 
 
 @pytest.fixture
@@ -88,17 +87,13 @@ def program(mynets, tmp_path):
     path = tmp_path / "net.pt2"
     images, batch = torch.zeros(4, 1, 8, 8), torch.export.Dim("batch")
     shapes = ({0: batch},)
-    torch.export.save(
-        torch.export.export(mynets.pretrained().eval(), (images,), dynamic_shapes=shapes), path
-    )
+    torch.export.save(torch.export.export(mynets.pretrained().eval(), (images,), dynamic_shapes=shapes), path)
     return path
 
 
 def test_training_starts_from_the_users_weights(mynets, tmp_path, toy_data):
     out = train_classifier(toy_data, replace(CONFIG, epochs=1, lr=1e-12), tmp_path / "run")
-    mean, std = (
-        torch.tensor(values).view(1, -1, 1, 1) for values in toy_data.train.channel_stats()
-    )
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in toy_data.train.channel_stats())
     net = mynets.pretrained().eval()
     # One epoch at no rate moves the batch statistics alone.
     weights = load_file(out / "weights.safetensors")
@@ -139,9 +134,7 @@ def test_a_program_trains_as_the_network_it_was_exported_from(program, tmp_path,
     program_run = train_classifier(toy_data, config, tmp_path / "program")
     code_run = train_classifier(toy_data, CONFIG, tmp_path / "code")
     assert (program_run / "stats.jsonl").read_text() == (code_run / "stats.jsonl").read_text()
-    logits = [
-        load_file(run / "logits-test.safetensors")["logits"] for run in (program_run, code_run)
-    ]
+    logits = [load_file(run / "logits-test.safetensors")["logits"] for run in (program_run, code_run)]
     torch.testing.assert_close(*logits)
 
 
@@ -162,8 +155,7 @@ def test_a_run_goes_on_where_another_ended(tmp_path, toy_data):
     config = replace(CONFIG, init=str(run), epochs=1, lr=1e-4)
     out = train_classifier(toy_data, config, tmp_path / "second")
     before, after = (
-        json.loads((folder / "stats.jsonl").read_text().splitlines()[row])
-        for folder, row in ((run, 0), (out, 0))
+        json.loads((folder / "stats.jsonl").read_text().splitlines()[row]) for folder, row in ((run, 0), (out, 0))
     )
     assert after["loss"] < 0.5 * before["loss"]
     inputs = json.loads((out / "config.json").read_text())["inputs"]

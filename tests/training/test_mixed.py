@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from semmix import MixPlan, MixSets, SemmixError
-from semmix.annotate import annotate_mixsets
-from semmix.datasets import Split
-from semmix.plan import all_pairs
+from semmix.annotation import annotate_mixsets
+from semmix.data import Split
+from semmix.mixing.plan import all_pairs
 from semmix.training.mixed import check_no_leak, load_mixed
 
 
@@ -112,9 +112,15 @@ def test_other_images_behind_any_part_are_a_leak(notes, real, tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "scale", "asks"),
-    [("reannotated", None, True), ("encoder_softmax", None, True), ("reannotated", 4.0, False),
-     ("encoder_softmax", 4.0, False), ("one_hot", None, False), ("position", None, False)],
-)  # fmt: skip
+    [
+        ("reannotated", None, True),
+        ("encoder_softmax", None, True),
+        ("reannotated", 4.0, False),
+        ("encoder_softmax", 4.0, False),
+        ("one_hot", None, False),
+        ("position", None, False),
+    ],
+)
 def test_validation_images_count_where_they_chose_the_scale(labels, scale, asks, notes, real):
     train = real[0].digest
     source = load_mixed(notes.store.folder, notes.artifact.folder, labels, scale)

@@ -6,16 +6,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from semmix.datasets import load_dataset
-from semmix.datasets.streamed import StreamedImages
+from semmix.data import load_dataset
+from semmix.data.streamed import StreamedImages
 from semmix.training import classifier as loop
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.streaming import read_batches
 
 CONFIG = TrainConfig(
-    method="csm", classifier="small", epochs=3, batch_size=16, lr=0.05, pad=1, device="cpu",
-    checkpoint_seconds=0, allow_leak=True,
-)  # fmt: skip
+    method="csm",
+    classifier="small",
+    epochs=3,
+    batch_size=16,
+    lr=0.05,
+    pad=1,
+    device="cpu",
+    checkpoint_seconds=0,
+    allow_leak=True,
+)
 
 
 @pytest.fixture

@@ -35,8 +35,10 @@ def test_an_interrupted_curve_is_shown_once(tmp_path):
     shown = EventAccumulator(str(tmp_path)).Reload()
     assert shown.Tags()["scalars"] == ["loss"]
     assert [(event.step, event.value) for event in shown.Scalars("loss")] == [
-        (60, 9.0), (120, pytest.approx(1 / 2)), (180, pytest.approx(1 / 3)),
-    ]  # fmt: skip
+        (60, 9.0),
+        (120, pytest.approx(1 / 2)),
+        (180, pytest.approx(1 / 3)),
+    ]
 
 
 def test_other_processes_than_the_first_show_nothing(tmp_path, monkeypatch):

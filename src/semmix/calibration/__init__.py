@@ -6,12 +6,7 @@ from semmix.calibration._bins import Reliability
 from semmix.calibration._calibrator import Calibrator, load_calibrator, log_softmax, softmax
 from semmix.calibration._inputs import least_positive
 from semmix.calibration._toplabel import RiskCoverage, TopLabel, top_label
-from semmix.calibration.agreement import (
-    entropy_correlation,
-    human_agreement,
-    kl_divergence,
-    total_variation,
-)
+from semmix.calibration.agreement import entropy_correlation, human_agreement, kl_divergence, total_variation
 from semmix.calibration.augmentation import tta_probs, views
 from semmix.calibration.intervals import (
     Difference,
@@ -45,11 +40,7 @@ from semmix.calibration.metrics import (
     weighted_ue,
 )
 from semmix.calibration.neighbours import piece, proximity
-from semmix.calibration.one_vs_rest import (
-    BetaCalibrator,
-    HistogramBinning,
-    IsotonicCalibrator,
-)
+from semmix.calibration.one_vs_rest import BetaCalibrator, HistogramBinning, IsotonicCalibrator
 from semmix.calibration.ood import ood_aupr, ood_auroc, ood_fpr, ood_score
 from semmix.calibration.procal import BinMeanShiftCalibrator, DensityRatioCalibrator
 from semmix.calibration.scaling import DirichletCalibrator, MatrixScaler, VectorScaler

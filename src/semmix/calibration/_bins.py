@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from semmix._errors import SemmixError
 from semmix.calibration._inputs import Array
+from semmix.core.errors import SemmixError
 
 CHUNK = 1 << 15
 """Values binned together: temporaries of this size stay in the cache."""

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semmix._errors import SemmixError, unknown_name
-from semmix._files import read_json, read_tensors, write_json, write_tensors
 from semmix.calibration._inputs import Array, as_labels, as_logits, as_numpy, as_vector
 from semmix.calibration.metrics import nll
+from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.files import read_json, read_tensors, write_json, write_tensors
 
 State = dict[str, Array]
 Self = TypeVar("Self", bound="Calibrator")
@@ -91,11 +91,7 @@ class Calibrator:
         state = self._fitted().state_
         tensors = {name: torch.from_numpy(np.array(values)) for name, values in state.items()}
         write_tensors(Path(folder) / "calibrator.safetensors", tensors)
-        about = {
-            "kind": type(self).__name__,
-            "settings": asdict(self),
-            "num_classes": self.num_classes_,
-        }
+        about = {"kind": type(self).__name__, "settings": asdict(self), "num_classes": self.num_classes_}
         write_json(Path(folder) / "calibrator.json", about)
 
     def _probs(self, logits: Array, context: tuple[Array, ...]) -> Array:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from semmix._errors import SemmixError
+from semmix.core.errors import SemmixError
 
 Array = NDArray[Any]
 Rows = Array | Tensor
@@ -41,11 +41,7 @@ def as_probs(probs: Any) -> Rows:
     """Return probabilities `[N, K]`; a vector is the probability of class 1 of two."""
     probs = as_rows(probs, "probs")
     if probs.ndim == 1:
-        probs = (
-            torch.stack([1 - probs, probs], -1)
-            if isinstance(probs, Tensor)
-            else np.stack([1 - probs, probs], -1)
-        )
+        probs = torch.stack([1 - probs, probs], -1) if isinstance(probs, Tensor) else np.stack([1 - probs, probs], -1)
     return _check_two_dimensional(probs, "probs")
 
 
@@ -132,9 +128,7 @@ def map_blocks(work: Callable[[slice, Array], T], probs: Rows) -> list[T]:
         return [work(where, rows) for where, rows in prob_blocks(probs)]
     # NumPy lets other threads run while it computes.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        return list(
-            pool.map(lambda where: work(where, _checked(probs, where)), row_blocks(*probs.shape))
-        )
+        return list(pool.map(lambda where: work(where, _checked(probs, where)), row_blocks(*probs.shape)))
 
 
 def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:

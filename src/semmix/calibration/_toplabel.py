@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from semmix._errors import SemmixError
 from semmix.calibration._bins import BinSums, bin_edges, bin_index, check_bins
 from semmix.calibration._inputs import Array, as_vector, check_samples, map_blocks
 from semmix.calibration._smooth import smooth_calibration_error
+from semmix.core.errors import SemmixError
 
 FEW_CLASSES = 32
 """Up to here, searching column after column beats searching row by row."""
@@ -35,13 +35,7 @@ class TopLabel:
     `count` is how many samples they stand for; each for itself by default.
     """
 
-    def __init__(
-        self,
-        confidence: Array,
-        correct: Array,
-        weights: Array | None = None,
-        count: int | None = None,
-    ):
+    def __init__(self, confidence: Array, correct: Array, weights: Array | None = None, count: int | None = None):
         self.confidence = confidence
         self.correct = correct
         # Without weights all are 1, in no memory of their own.
@@ -165,9 +159,7 @@ class TopLabel:
         return float(np.sqrt(2 / np.pi) * deviations.sum() / self.weights.sum())
 
     def smooth_ece(self) -> float:
-        return smooth_calibration_error(
-            self.confidence, self.weights * self.gaps / self.weights.sum()
-        )
+        return smooth_calibration_error(self.confidence, self.weights * self.gaps / self.weights.sum())
 
     def aurc(self) -> float:
         """The mean over k of the error rate among the k most confident samples.
@@ -188,9 +180,7 @@ class TopLabel:
         return float((errors + (errors_before - before * rate) * harmonic).sum() / mass.sum())
 
 
-def top_label(
-    probs: Any, labels: Any, ignore_index: int | None = None, class_weights: Any = None
-) -> TopLabel:
+def top_label(probs: Any, labels: Any, ignore_index: int | None = None, class_weights: Any = None) -> TopLabel:
     """Return the top label of each sample; every sample is read and checked once."""
     probs, labels = check_samples(probs, labels, ignore_index)
     weights = sample_weights(labels, class_weights, probs.shape[1])

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from semmix._errors import SemmixError
 from semmix.calibration._inputs import Array, Rows, check_samples, prob_blocks
 from semmix.calibration.metrics import entropies, log_losses
+from semmix.core.errors import SemmixError
 
 
 def kl_divergence(probs: Any, human: Any) -> float:

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from semmix._errors import SemmixError
+from semmix.core.errors import SemmixError
 
 
 @torch.no_grad()
-def tta_probs(
-    forward: Callable[[Tensor], Tensor], images: Tensor, padding: int = 4, flip: bool = True
-) -> Tensor:
+def tta_probs(forward: Callable[[Tensor], Tensor], images: Tensor, padding: int = 4, flip: bool = True) -> Tensor:
     """Return the mean over all `views` of softmax(forward(view)), float64 `[N, K]`.
 
     Args:

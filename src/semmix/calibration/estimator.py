@@ -9,10 +9,10 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from semmix._errors import SemmixError
 from semmix.calibration._calibrator import Calibrator
 from semmix.calibration._inputs import Array, least_positive
 from semmix.calibration.temperature import TemperatureScaler
+from semmix.core.errors import SemmixError
 
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from semmix._errors import SemmixError
 from semmix.calibration import metrics
 from semmix.calibration._inputs import Array, as_numpy, as_probs, as_rows, as_vector, check_samples
 from semmix.calibration._toplabel import TopLabel, top_label
+from semmix.core.errors import SemmixError
 
 Metric = Callable[..., float]
 Weighted = Callable[[Array], float]
@@ -40,12 +40,7 @@ class MeanInterval(NamedTuple):
 
 
 def interval(
-    metric: Metric,
-    probs: Any,
-    labels: Any,
-    level: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
+    metric: Metric, probs: Any, labels: Any, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Interval:
     """Return the bootstrap interval of any `metric(probs, labels)`, resampling samples.
 
@@ -64,13 +59,7 @@ def interval(
 
 
 def paired_difference(
-    metric: Metric,
-    probs_a: Any,
-    probs_b: Any,
-    labels: Any,
-    level: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
+    metric: Metric, probs_a: Any, probs_b: Any, labels: Any, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Difference:
     """Return metric(A) - metric(B) on the same samples, with a paired bootstrap test.
 
@@ -79,9 +68,7 @@ def paired_difference(
     from zero.
     """
     _check(level, resamples)
-    (measure_a, num_samples), (measure_b, num_b) = (
-        prepare(metric, probs, labels) for probs in (probs_a, probs_b)
-    )
+    (measure_a, num_samples), (measure_b, num_b) = (prepare(metric, probs, labels) for probs in (probs_a, probs_b))
     if num_samples != num_b:
         seen = f"{num_samples} and {num_b} samples"
         raise SemmixError("the models saw different samples", seen, "compare them on the same ones")

@@ -20,20 +20,13 @@ LEAST_HALF = float(np.finfo(np.float16).smallest_subnormal)
 """What a zero in float16 is taken for, since what is much smaller is written so."""
 
 
-def accuracy(
-    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
+def accuracy(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
     """Return the share of samples whose most probable class is right (the first one, on a tie)."""
     return top_label(probs, labels, ignore_index, class_weights).accuracy()
 
 
 def ece(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> float:
     """Return the expected calibration error, sum_m |B_m|/N * |confidence_m - accuracy_m|.
 
@@ -44,12 +37,7 @@ def ece(
 
 
 def aece(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> float:
     """Return the adaptive ECE: bins of equal count along the sorted confidences.
 
@@ -59,61 +47,32 @@ def aece(
     return top_label(probs, labels, ignore_index, class_weights).aece(bins)
 
 
-def oe(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
-) -> float:
+def oe(probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
     """Return the overconfident part of ECE, sum_m |B_m|/N * max(confidence_m - accuracy_m, 0)."""
     return top_label(probs, labels, ignore_index, class_weights).oe(bins)
 
 
-def ue(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
-) -> float:
+def ue(probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
     """Return the underconfident part of ECE, so that OE + UE = ECE."""
     return top_label(probs, labels, ignore_index, class_weights).ue(bins)
 
 
 def weighted_oe(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> float:
     """Return OE with every bin weighed by its mean confidence (Thulasidasan et al. 2019)."""
     return top_label(probs, labels, ignore_index, class_weights).weighted_oe(bins)
 
 
 def weighted_ue(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> float:
     """Return UE with every bin weighed by its mean confidence."""
     return top_label(probs, labels, ignore_index, class_weights).weighted_ue(bins)
 
 
 def mce(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> float:
     """Return the largest |confidence_m - accuracy_m| of any bin that holds a sample."""
     return top_label(probs, labels, ignore_index, class_weights).mce(bins)
@@ -137,9 +96,7 @@ def debiased_ece(
     return top_label(probs, labels, ignore_index, class_weights).debiased_ece(bins, power)
 
 
-def smooth_ece(
-    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
+def smooth_ece(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
     """Return the smooth ECE: gaps under a Gaussian whose width equals the error it shows.
 
     References:
@@ -149,12 +106,7 @@ def smooth_ece(
 
 
 def classwise_ece(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> float:
     """Return the mean over all K classes of the ECE of p_k against "the label is k"."""
     probs, labels = check_samples(probs, labels, ignore_index)
@@ -162,9 +114,7 @@ def classwise_ece(
     return classwise_sums(probs, labels, bins, weights).ece() / probs.shape[1]
 
 
-def nll(
-    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
+def nll(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
     """Return the mean negative log-likelihood in nats; the cross-entropy for soft labels.
 
     A probability of 0 counts as the smallest normal number of its type, in float16 as the smallest
@@ -175,9 +125,7 @@ def nll(
     return float(np.average(log_losses(probs, labels), weights=weights))
 
 
-def brier(
-    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
+def brier(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
     """Return the mean of sum_k (p_k - q_k)^2, between 0 and 2."""
     probs, labels = check_samples(probs, labels, ignore_index)
     weights = sample_weights(labels, class_weights, probs.shape[1])
@@ -185,12 +133,7 @@ def brier(
 
 
 def brier_decomposition(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> dict[str, float]:
     """Return the parts of brier = reliability - resolution + uncertainty + within_bins.
 
@@ -219,12 +162,7 @@ def entropy(probs: Any) -> float:
 
 
 def reliability(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
+    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
 ) -> Reliability:
     """Return each bin's edges, count, mean confidence and accuracy; NaN where a bin is empty."""
     return top_label(probs, labels, ignore_index, class_weights).bin_sums(bins).reliability()

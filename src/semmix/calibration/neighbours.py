@@ -5,17 +5,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from semmix._errors import SemmixError, unknown_name
 from semmix.calibration._bins import check_bins
 from semmix.calibration._inputs import Array, as_finite, as_rows, as_vector, row_blocks
 from semmix.calibration._toplabel import TopLabel, top_label
+from semmix.core.errors import SemmixError, unknown_name
 
 
 def proximity(
-    features: Any,
-    pool: Any = None,
-    num_neighbours: int = 10,
-    protocol: Literal["code", "paper"] = "code",
+    features: Any, pool: Any = None, num_neighbours: int = 10, protocol: Literal["code", "paper"] = "code"
 ) -> Array:
     """Return how near each sample's nearest neighbours are, in (0, 1], `[N]`; 1 is a duplicate.
 
@@ -45,9 +42,7 @@ def proximity(
     return np.exp(-(distances**2)).mean(1)
 
 
-def piece(
-    probs: Any, labels: Any, proximity: Any, bins: int = 15, proximity_bins: int = 10
-) -> float:
+def piece(probs: Any, labels: Any, proximity: Any, bins: int = 15, proximity_bins: int = 10) -> float:
     """Return the proximity-informed ECE: gaps in cells of (proximity quantile, confidence bin).
 
     Never below the ECE with the same `bins`.

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from semmix._errors import SemmixError, unknown_name
 from semmix.calibration._inputs import Array, as_logits, as_vector
+from semmix.core.errors import SemmixError, unknown_name
 
 Score = Literal["entropy", "max-prob", "max-logit", "energy"]
 

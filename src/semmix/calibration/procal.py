@@ -11,13 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from semmix._errors import unknown_name
 from semmix.calibration._bins import bin_edges, bin_index, check_bins
 from semmix.calibration._calibrator import Calibrator, State, softmax
 from semmix.calibration._inputs import Array, row_blocks
 from semmix.calibration.metrics import brier
 from semmix.calibration.neighbours import group_index, quantile_edges
 from semmix.calibration.one_vs_rest import isotonic
+from semmix.core.errors import unknown_name
 
 
 @dataclass

@@ -12,9 +12,7 @@ def risk_coverage(
     return top_label(probs, labels, ignore_index, class_weights).risk_coverage()
 
 
-def aurc(
-    probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
+def aurc(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
     """Return the area under the risk-coverage curve: the mean over k of the error rate among the k
     most confident samples, in expectation over the order of ties."""
     return top_label(probs, labels, ignore_index, class_weights).aurc()

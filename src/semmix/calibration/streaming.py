@@ -7,19 +7,11 @@ from typing import Any
 import numpy as np
 import torch.distributed as distributed
 
-from semmix._errors import SemmixError
 from semmix.calibration._bins import BinSums, bin_index, check_bins
-from semmix.calibration._inputs import (
-    Array,
-    Rows,
-    as_numpy,
-    as_probs,
-    as_rows,
-    check_samples,
-    row_blocks,
-)
+from semmix.calibration._inputs import Array, Rows, as_numpy, as_probs, as_rows, check_samples, row_blocks
 from semmix.calibration._toplabel import TopLabel, as_class_weights, top_label, weigh
 from semmix.calibration.metrics import classwise_columns, log_losses, squared_errors
+from semmix.core.errors import SemmixError
 
 COARSE, FINE = 20, 52
 """Binary digits after the point of the two whole numbers that hold a sum."""
@@ -116,9 +108,7 @@ class CalibrationStream:
         own, others = self._kind(), other._kind()
         if own != others:
             names = "classes, bins, keep_samples, class_weights"
-            raise SemmixError(
-                f"streams differ in ({names})", f"{own} and {others}", "make them alike"
-            )
+            raise SemmixError(f"streams differ in ({names})", f"{own} and {others}", "make them alike")
         self._top.merge(other._top)
         self._losses.merge(other._losses)
         self._classwise.merge(other._classwise)

@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from semmix._errors import unknown_name
 from semmix.calibration._calibrator import Calibrator, State, softmax
 from semmix.calibration._inputs import Array
 from semmix.calibration._toplabel import TopLabel
 from semmix.calibration.metrics import ece, nll
+from semmix.core.errors import unknown_name
 
 BOUNDS = (1e-4, 1e4)
 """Where the temperature is sought: samples that are all wrong would pull it to infinity. Wide,

@@ -4,12 +4,4 @@ from semmix.deploy.export import export_model
 from semmix.deploy.model import Caution, Model, Prediction, load_model, predict_command
 from semmix.deploy.programs import can_write_onnx
 
-__all__ = [
-    "Caution",
-    "Model",
-    "Prediction",
-    "can_write_onnx",
-    "export_model",
-    "load_model",
-    "predict_command",
-]
+__all__ = ["Caution", "Model", "Prediction", "can_write_onnx", "export_model", "load_model", "predict_command"]

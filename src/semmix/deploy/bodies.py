@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from semmix.datasets.images import BadImageError
+from semmix.data.decoding import BadImageError
 from semmix.deploy.messages import HttpError, Request
 
 FORMATS = ("PNG", "JPEG", "WEBP")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from semmix.classifiers import Classifier
+from semmix.networks import Classifier
 
 OUTPUTS = ("probabilities", "logits", "ood_score")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from semmix._files import write_bytes
+from semmix.core.files import write_bytes
 from semmix.deploy.rules import OOD_PERCENT
 from semmix.report import Run
 from semmix.report.charts import Series

@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from semmix import __version__
-from semmix._artifact import begin_artifact
-from semmix._errors import SemmixError
-from semmix._files import digest_file
-from semmix._progress import say
-from semmix.classifiers.foreign import is_foreign
-from semmix.classifiers.saved import (
+from semmix.core.artifact import begin_artifact
+from semmix.core.errors import SemmixError
+from semmix.core.files import digest_file
+from semmix.core.progress import say
+from semmix.deploy.calibrated import CalibratedNetwork
+from semmix.deploy.card import CARD, DIAGRAM, write_card
+from semmix.deploy.measured import measure_answers
+from semmix.deploy.model import KIND
+from semmix.deploy.programs import ONNX_OPSET, can_write_onnx, write_programs
+from semmix.deploy.rules import learn_rules, temperature_is_fitted
+from semmix.networks.saved import (
     MANIFEST,
     SAVED_PROGRAM,
     WEIGHTS,
@@ -27,12 +32,7 @@ from semmix.classifiers.saved import (
     saved_image_shape,
     saved_name,
 )
-from semmix.deploy.calibrated import CalibratedNetwork
-from semmix.deploy.card import CARD, DIAGRAM, write_card
-from semmix.deploy.measured import measure_answers
-from semmix.deploy.model import KIND
-from semmix.deploy.programs import ONNX_OPSET, can_write_onnx, write_programs
-from semmix.deploy.rules import learn_rules, temperature_is_fitted
+from semmix.networks.user_network import is_foreign
 from semmix.report import Run, load_run
 
 SPLITS = ("train", "val", "test")

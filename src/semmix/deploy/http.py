@@ -80,7 +80,7 @@ class HttpServer:
         writer.transport.set_write_buffer_limits(high=0)
         try:
             await _Connection(self, task, reader, writer).run()
-        except (OSError, asyncio.CancelledError, asyncio.TimeoutError):
+        except (TimeoutError, OSError, asyncio.CancelledError):
             pass  # the client went away, was too slow to take its answer, or made room for another
         finally:
             self.connections.discard(task)
@@ -110,11 +110,7 @@ class _Connection:
     """One client: requests and answers in turn, until either side has enough."""
 
     def __init__(
-        self,
-        server: HttpServer,
-        task: asyncio.Task,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, server: HttpServer, task: asyncio.Task, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ):
         self.server, self.task, self.reader, self.writer = server, task, reader, writer
         self.limits = server.limits
@@ -167,7 +163,7 @@ class _Connection:
         try:
             with self.server.waiting(self.task):
                 request = await asyncio.wait_for(self._receive(), self.limits.client_seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             if not self.head.method and not self.http.trailing_data[0]:
                 return None  # kept alive for a request that did not come
             raise HttpError(408, f"no whole request in {self.limits.client_seconds:g} s") from None
@@ -241,9 +237,7 @@ class _Connection:
             **({"connection": "close"} if last else {}),
         }
         reason = HTTPStatus(response.status).phrase.encode()
-        event = h11.Response(
-            status_code=response.status, headers=list(headers.items()), reason=reason
-        )
+        event = h11.Response(status_code=response.status, headers=list(headers.items()), reason=reason)
         data = self.http.send(event) or b""
         if self.head.method != "HEAD":
             data += self.http.send(h11.Data(data=response.body)) or b""

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semmix._errors import SemmixError
-from semmix.datasets.images import SUFFIXES, decode_pixels, read_pixels
+from semmix.core.errors import SemmixError
+from semmix.data.decoding import SUFFIXES, decode_pixels, read_pixels
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into grey
 

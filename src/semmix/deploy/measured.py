@@ -52,9 +52,7 @@ def estimate_mean(values: np.ndarray, most: float = np.inf) -> Estimate:
     return estimate(lambda counts: float(counts @ values / counts.sum()), len(values), most)
 
 
-def estimate(
-    measure: Callable[[np.ndarray], float], num_images: int, most: float = np.inf
-) -> Estimate:
+def estimate(measure: Callable[[np.ndarray], float], num_images: int, most: float = np.inf) -> Estimate:
     """Return `measure` of how often each image counts, with its bootstrap interval.
 
     The interval ends at `most`, above which no value can be. Where nothing can be measured (no

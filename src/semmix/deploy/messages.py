@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from semmix._errors import SemmixError
+from semmix.core.errors import SemmixError
 
 MIB = 2**20
 

@@ -12,21 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semmix._artifact import open_artifact
-from semmix._device import pick_device, to_device
-from semmix._errors import SemmixError
-from semmix.classifiers.foreign import is_foreign
-from semmix.classifiers.saved import (
-    MANIFEST,
-    load_classifier,
-    makers_code,
-    saved_image_shape,
-    saved_name,
-)
-from semmix.datasets.images import BadImageError
+from semmix.core.artifact import open_artifact
+from semmix.core.device import pick_device, to_device
+from semmix.core.errors import SemmixError
+from semmix.data.decoding import BadImageError
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.measured import in_set
 from semmix.deploy.rules import PERCENTS, Rules, learn_rules
+from semmix.networks.saved import MANIFEST, load_classifier, makers_code, saved_image_shape, saved_name
+from semmix.networks.user_network import is_foreign
 from semmix.report import load_run
 
 KIND = "model"
@@ -48,9 +42,7 @@ class Caution:
             raise SemmixError("abstain is a confidence", self.abstain, "choose 0 to 1, as in 0.9")
         percent = 100 * self.coverage
         if round(percent) not in PERCENTS or abs(percent - round(percent)) > 1e-9:
-            raise SemmixError(
-                "coverage is a share in whole per cent", self.coverage, "choose 0.50 to 0.99"
-            )
+            raise SemmixError("coverage is a share in whole per cent", self.coverage, "choose 0.50 to 0.99")
 
     @property
     def percent(self) -> str:
@@ -90,10 +82,7 @@ class Model:
         """Return the answer to each of some uint8 images `[N, C, H, W]`."""
         device = self.network.temperature.device
         probs, _, scores = (out.cpu().double().numpy() for out in self.network(images.to(device)))
-        return [
-            self._answer(row, float(score), caution or Caution())
-            for row, score in zip(probs, scores, strict=True)
-        ]
+        return [self._answer(row, float(score), caution or Caution()) for row, score in zip(probs, scores, strict=True)]
 
     def _answer(self, probs: np.ndarray, score: float, caution: Caution) -> Prediction:
         names, limit = self.rules.class_names, self.rules.ood_threshold
@@ -115,17 +104,12 @@ ANSWER_FIELDS = (*(field.name for field in fields(Prediction)), "error")
 """What is told of an image: a prediction, or why there is none."""
 
 
-def answer_images(
-    model: Model, images: Sequence[Tensor | BadImageError], caution: Caution | None = None
-) -> list[Row]:
+def answer_images(model: Model, images: Sequence[Tensor | BadImageError], caution: Caution | None = None) -> list[Row]:
     """Return `ANSWER_FIELDS` of each image `[C, H, W]`, or of what was wrong with its file."""
     good = [image for image in images if isinstance(image, Tensor)]
     answers = iter(model.predict(torch.stack(good), caution) if good else [])
     none = dict.fromkeys(ANSWER_FIELDS)
-    return [
-        none | (asdict(next(answers)) if isinstance(image, Tensor) else {"error": str(image)})
-        for image in images
-    ]
+    return [none | (asdict(next(answers)) if isinstance(image, Tensor) else {"error": str(image)}) for image in images]
 
 
 def predict_command(folder: str | Path) -> str:
@@ -147,13 +131,8 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
     if is_foreign(name := saved_name(folder)) and not trust_code:
         raise makers_code(folder, name)
     network, weights = load_classifier(folder, trust_code=trust_code)
-    if (folder / MANIFEST).exists():
-        rules = _read_rules(folder, weights)
-    else:
-        rules = learn_rules(load_run(folder))
-    calibrated = to_device(
-        CalibratedNetwork(network, rules.temperature).eval(), pick_device(device)
-    )
+    rules = _read_rules(folder, weights) if (folder / MANIFEST).exists() else learn_rules(load_run(folder))
+    calibrated = to_device(CalibratedNetwork(network, rules.temperature).eval(), pick_device(device))
     return Model(calibrated, rules, saved_image_shape(folder))
 
 

@@ -28,10 +28,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "bool": {"type": "boolean"},
     "list[str]": {"type": "array", "items": {"type": "string"}},
 }
-BASE64 = {
-    "contentEncoding": "base64",
-    "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
-}
+BASE64 = {"contentEncoding": "base64", "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"}
 
 
 def describe_api(class_names: list[str], limits: Limits) -> dict[str, Any]:
@@ -63,12 +60,7 @@ def _response(description: str, content_type: str, schema: dict[str, Any]) -> di
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _health(class_names: list[str]) -> dict[str, Any]:
@@ -96,10 +88,7 @@ def _predict(class_names: list[str], limits: Limits) -> dict[str, Any]:
         "requestBody": {
             "required": True,
             "content": {
-                JSON: {
-                    "schema": _object({FIELD: _files(limits, BASE64)}),
-                    "example": {FIELD: [_example_image()]},
-                },
+                JSON: {"schema": _object({FIELD: _files(limits, BASE64)}), "example": {FIELD: [_example_image()]}},
                 FORM: {"schema": _object({FIELD: _files(limits, {"format": "binary"})})},
             },
         },

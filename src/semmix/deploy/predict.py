@@ -17,10 +17,10 @@ from typing import Any
 from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
-from semmix._errors import SemmixError
-from semmix._files import printable, whole_file
-from semmix._progress import harmless, progress, say
-from semmix.datasets.images import BadImageError
+from semmix.core.errors import SemmixError
+from semmix.core.files import printable, whole_file
+from semmix.core.progress import harmless, progress, say
+from semmix.data.decoding import BadImageError
 from semmix.deploy.images import list_images, read_image
 from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
 
@@ -62,10 +62,7 @@ def predict_command(command: Predict) -> int:
     paths = list_images(command.images)
     tally: Counter[str] = Counter()
     start = time.monotonic()
-    with (
-        _writer(command.out, model.rules.class_names) as write,
-        progress("predict", len(paths)) as bar,
-    ):
+    with _writer(command.out, model.rules.class_names) as write, progress("predict", len(paths)) as bar:
         for row in predict_files(model, paths, command.caution):
             write(row)
             tally[outcome(row)] += 1
@@ -77,9 +74,7 @@ def predict_command(command: Predict) -> int:
     return 1 if tally["failed"] == len(paths) else 0
 
 
-def predict_files(
-    model: Model, paths: Iterable[Path], caution: Caution | None = None
-) -> Iterator[Row]:
+def predict_files(model: Model, paths: Iterable[Path], caution: Caution | None = None) -> Iterator[Row]:
     """Yield a row of `COLUMNS` for each file, in order; bad files have an `error`, nothing else."""
     for batch in _read_batches(list(paths), model.image_shape):
         answers = answer_images(model, [image for _, image in batch], caution)
@@ -131,10 +126,7 @@ def _writer(out: Path | None, class_names: Sequence[str]) -> Iterator[Write]:
     if out is None:
         yield _table(class_names)
         return
-    with (
-        whole_file(out) as temporary,
-        open(temporary, "w", encoding="utf-8", newline="") as file,
-    ):
+    with whole_file(out) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         yield WRITERS[out.suffix](file)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semmix._errors import SemmixError
-from semmix._files import whole_file, write_bytes
+from semmix.core.errors import SemmixError
+from semmix.core.files import whole_file, write_bytes
 from semmix.deploy.calibrated import OUTPUTS, CalibratedNetwork
 
 ONNX_OPSET = 18
@@ -94,9 +94,7 @@ def _export(network: CalibratedNetwork, shape: Shape) -> torch.export.ExportedPr
     """Return the network as a program for any batch size."""
     example = torch.zeros(2, *shape, dtype=torch.uint8)
     try:
-        return torch.export.export(
-            network, (example,), dynamic_shapes=({0: torch.export.Dim.AUTO},)
-        )
+        return torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
     except Exception as error:  # a user's network may hold anything
         fix = "its forward must not branch on pixels; predict and serve also take the run itself"
         raise SemmixError("the network cannot become a program", _first_line(error), fix) from error

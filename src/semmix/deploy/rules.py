@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from semmix._files import read_named_tensors
 from semmix.calibration import ood_score, softmax
 from semmix.calibration.temperature import none_wrong
+from semmix.core.files import read_named_tensors
 from semmix.report import Run
 
 PERCENTS = range(50, 100)

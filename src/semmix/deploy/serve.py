@@ -21,9 +21,9 @@ from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix import __version__
-from semmix._errors import SemmixError
-from semmix._progress import say
-from semmix.datasets.images import BadImageError
+from semmix.core.errors import SemmixError
+from semmix.core.progress import say
+from semmix.data.decoding import BadImageError
 from semmix.deploy.bodies import check_image, check_type, read_images
 from semmix.deploy.counters import CONTENT_TYPE, Counters, resident_bytes
 from semmix.deploy.images import decode_image
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from semmix.deploy.http import HttpServer
 
 PAGE = Path(__file__).with_name("page.html")
-PAGE_POLICY = (
-    "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-)
+PAGE_POLICY = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from tyro.conf import Positional
 
-from semmix._errors import SemmixError
-from semmix._files import write_json
-from semmix._progress import say
 from semmix.calibration import TemperatureScaler, TopLabel, top_label
 from semmix.calibration.temperature import none_wrong
+from semmix.core.errors import SemmixError
+from semmix.core.files import write_json
+from semmix.core.progress import say
 from semmix.deploy.measured import Estimate, estimate, estimate_mean
-from semmix.evaluate import EvaluateConfig, load_samples
+from semmix.evaluation import EvaluateConfig, load_samples
 
 Show = Callable[[float], str]
 
@@ -109,12 +109,7 @@ def best_threshold(val: TopLabel, costs: Costs) -> float:
 def judge_policies(test: TopLabel, costs: Costs, threshold: float) -> list[Policy]:
     """Return the chosen threshold, the one for honest confidences, and the two without any."""
     honest = max(1 - costs.ask / costs.wrong, 0.0)  # where the expected error costs as a question
-    named = {
-        "as chosen": threshold,
-        "if honest": honest,
-        "always answer": 0.0,
-        "always ask": math.inf,
-    }
+    named = {"as chosen": threshold, "if honest": honest, "always answer": 0.0, "always ask": math.inf}
     return [judge(test, costs, name, value) for name, value in named.items()]
 
 

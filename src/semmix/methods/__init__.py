@@ -11,19 +11,11 @@ from numbers import Integral, Real
 from pkgutil import iter_modules
 from typing import Any
 
-from semmix._errors import SemmixError, unknown_name
-from semmix._import import import_object
+from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.user_code import import_object
 from semmix.methods._base import Batch, Forward, Method
 
-__all__ = [
-    "Batch",
-    "Forward",
-    "Method",
-    "list_methods",
-    "method",
-    "method_class",
-    "method_options",
-]
+__all__ = ["Batch", "Forward", "Method", "list_methods", "method", "method_class", "method_options"]
 
 VALUES = {
     bool: (bool, "true or false"),

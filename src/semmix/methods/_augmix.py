@@ -23,10 +23,7 @@ def coordinates(operation: Tensor, level: Tensor, size: int) -> Tensor:
     angle = (amount["rotate"] * 30 / 10).trunc() * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()
     shear_x, shear_y = (amount[name] * 0.3 / 10 for name in ("shear_x", "shear_y"))
-    x, y = (
-        2 / size * (amount[name] * (size / 3) / 10).trunc()
-        for name in ("translate_x", "translate_y")
-    )
+    x, y = (2 / size * (amount[name] * (size / 3) / 10).trunc() for name in ("translate_x", "translate_y"))
     # Images turn about their middle but are sheared from a corner: hence the shears in the shift.
     rows = [cos, shear_x - sin, shear_x + x, shear_y + sin, cos, shear_y + y]
     return torch.stack(rows, -1).view(-1, 2, 3)

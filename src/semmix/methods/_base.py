@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from semmix._errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, unknown_name
 
 Forward = Callable[[Tensor], Tensor]
 """Images [N, C, H, W] in [0, 1] to float32 logits [N, K]; mixed precision stays inside."""

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix._errors import SemmixError
+from semmix.core.errors import SemmixError
 from semmix.methods._base import check_choice
 
 SOFT_LOSSES = ("l2", "ce", "focal")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix._errors import SemmixError
+from semmix.core.errors import SemmixError
 from semmix.methods._base import Batch, Forward, Method, check_positive
 from semmix.methods._losses import margin_excess
 

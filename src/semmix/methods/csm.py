@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix._errors import SemmixError
+from semmix.core.errors import SemmixError
 from semmix.methods._base import Batch, Forward, Method, check_choice
 from semmix.methods._losses import check_soft_loss, soft_loss
 
@@ -57,9 +57,7 @@ class SemanticMixing(Method):
 
     def _forward(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
         if batch.mixed_images is None:
-            raise SemmixError(
-                "csm got no mixed images", None, "give training a store of mixed sets"
-            )
+            raise SemmixError("csm got no mixed images", None, "give training a store of mixed sets")
         if self.batch_statistics != "joint":
             return forward(batch.images), forward(batch.mixed_images)
         logits = forward(torch.cat([batch.images, batch.mixed_images]))

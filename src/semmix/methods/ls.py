@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix._errors import SemmixError
+from semmix.core.errors import SemmixError
 from semmix.methods._base import Batch, Forward, Method
 
 
@@ -22,9 +22,7 @@ class LabelSmoothing(Method):
 
     def __post_init__(self):
         if not 0 <= self.alpha < 1:
-            raise SemmixError(
-                "alpha must be a share of the label", self.alpha, "use 0 <= alpha < 1"
-            )
+            raise SemmixError("alpha must be a share of the label", self.alpha, "use 0 <= alpha < 1")
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)

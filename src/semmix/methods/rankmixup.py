@@ -53,9 +53,7 @@ class RankMixup(Method):
         if self.ranking == "mndcg":
             term = mndcg(confidence(logits), confidence(mixed_logits), purity)
         else:
-            term = margin_ranking(
-                logits, mixed_logits, purity, self.margin, self.protocol == "code"
-            )
+            term = margin_ranking(logits, mixed_logits, purity, self.margin, self.protocol == "code")
         return {"loss": ce + self.weight * term, "ce": ce, "ranking": term}
 
     def _mix(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,9 +76,7 @@ def mndcg(conf: Tensor, mixed_conf: Tensor, purity: Tensor) -> Tensor:
     return (1 - torch.minimum(ratio, 1 / ratio)).mean()
 
 
-def margin_ranking(
-    logits: Tensor, mixed_logits: Tensor, purity: Tensor, margin: float, broadcast: bool
-) -> Tensor:
+def margin_ranking(logits: Tensor, mixed_logits: Tensor, purity: Tensor, margin: float, broadcast: bool) -> Tensor:
     """Return the mean of max(0, max z_mixed - max z_real + margin) over truly mixed images.
 
     `broadcast` multiplies every image's term with every image's mask, as the published code does.

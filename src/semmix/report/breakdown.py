@@ -63,9 +63,7 @@ def class_lines(series: Series, class_names: Sequence[str]) -> list[ClassLine]:
     return lines[:MAX_CLASSES]
 
 
-def _class_line(
-    name: str, is_class: np.ndarray, said: np.ndarray, confidence: np.ndarray, num_seeds: int
-) -> ClassLine:
+def _class_line(name: str, is_class: np.ndarray, said: np.ndarray, confidence: np.ndarray, num_seeds: int) -> ClassLine:
     return ClassLine(
         name=name,
         images=is_class.sum() / num_seeds,
@@ -80,9 +78,7 @@ def pair_lines(series: Series, class_names: Sequence[str]) -> list[PairLine]:
     """Return the most frequent confusions, at most `MAX_PAIRS`."""
     labels, answers, confidence = _pooled(series)
     wrong = labels != answers
-    confusions: Counter[tuple[int, int]] = Counter(
-        zip(labels[wrong].tolist(), answers[wrong].tolist(), strict=True)
-    )
+    confusions: Counter[tuple[int, int]] = Counter(zip(labels[wrong].tolist(), answers[wrong].tolist(), strict=True))
     return [
         PairLine(
             truth=class_names[i],

@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from semmix.calibration import aurc, reliability, risk_coverage
 from semmix.report.foreign import FALSE_ALARMS, Noticed
-from semmix.report.runs import Predictions, Run
 from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_style, tag
 from semmix.report.tables import Estimate, Row, percent
+from semmix.runs import Predictions, Run
 
 NUM_BINS = 15
 FEW_IMAGES = 10
@@ -111,8 +111,7 @@ def reliability_chart(series: Series, k: int) -> Markup:
     frame = Frame((0, 1), (0, 1), height=330)
     worst = max(series.bins, key=lambda b: b.count * abs(b.confidence - b.accuracy))
     return frame.drawing(
-        f"Reliability diagram of {series.name}. The bin that adds most to the error: "
-        f"{worst.describe()}.",
+        f"Reliability diagram of {series.name}. The bin that adds most to the error: {worst.describe()}.",
         frame.axes("confidence, %", "accuracy, %", PERCENT_TICKS, PERCENT_TICKS),
         *(_reliability_bar(frame, b, k) for b in series.bins),
         frame.segment((0, 0), (1, 1), "honest"),
@@ -179,12 +178,7 @@ def risk_chart(series: Sequence[Series]) -> Markup:
     ends = "; ".join(f"{s.name} {percent(s.risk[-1])}" for s in series)
     return frame.drawing(
         f"Risk-coverage curves. Error when every image is answered: {ends}.",
-        frame.axes(
-            "images answered, surest first, %",
-            "wrong among them, %",
-            PERCENT_TICKS,
-            round_ticks(0, top, 100),
-        ),
+        frame.axes("images answered, surest first, %", "wrong among them, %", PERCENT_TICKS, round_ticks(0, top, 100)),
         *(frame.line(COVERAGES, s.risk, f"line {series_style(k)}") for k, s in enumerate(series)),
     )
 
@@ -195,17 +189,9 @@ def roc_chart(noticed: Sequence[Noticed], dataset: str) -> Markup:
     areas = "; ".join(f"{each.name} {percent(each.auroc.mean)}" for each in noticed)
     return frame.drawing(
         f"ROC curves for images of {dataset}. Area under the curve: {areas}.",
-        frame.axes(
-            "test images called foreign, %",
-            "foreign images found, %",
-            PERCENT_TICKS,
-            PERCENT_TICKS,
-        ),
+        frame.axes("test images called foreign, %", "foreign images found, %", PERCENT_TICKS, PERCENT_TICKS),
         frame.segment((0, 0), (1, 1), "honest"),
-        *(
-            frame.line([0, *FALSE_ALARMS], [0, *each.found], f"line {series_style(each.place)}")
-            for each in noticed
-        ),
+        *(frame.line([0, *FALSE_ALARMS], [0, *each.found], f"line {series_style(each.place)}") for each in noticed),
     )
 
 
@@ -244,8 +230,7 @@ def forest_chart(rows: Sequence[Row]) -> Markup:
     num = len(rows)
     frame = Frame((0, top), (0, num), height=42 + 46 * num, left=14, top=2)
     text = "; ".join(
-        f"{row.name} {percent(row.before['ece'].mean)}, "
-        f"after temperature scaling {percent(row.after['ece'].mean)}"
+        f"{row.name} {percent(row.before['ece'].mean)}, after temperature scaling {percent(row.after['ece'].mean)}"
         for row in rows
     )
     return frame.drawing(

@@ -11,21 +11,17 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from semmix._files import write_json
-from semmix.annotate import LABEL_SCHEMES, Annotation, diagnose
+from semmix.annotation import LABEL_SCHEMES, Annotation, diagnose
 from semmix.calibration import kl_divergence, nll, total_variation
-from semmix.classifiers.saved import load_classifier
-from semmix.mixsets import MixSets
+from semmix.core.files import write_json
+from semmix.mixing.store import MixSets
+from semmix.networks.saved import load_classifier
 from semmix.report.gallery import Gallery, lambda_chart, sprites
 from semmix.report.page import write_page
 from semmix.report.svg import Frame, round_ticks, series_style, spread
 from semmix.report.tables import percent
 
-MEASURES = {
-    "total_variation": total_variation,
-    "cross_entropy": nll,
-    "kl_divergence": kl_divergence,
-}
+MEASURES = {"total_variation": total_variation, "cross_entropy": nll, "kl_divergence": kl_divergence}
 NUM_SHOWN = 10
 """Sets on the contact sheet."""
 NUM_ODD_SHOWN = 5
@@ -34,9 +30,7 @@ MAX_PAIRS = 500
 """Pairs in the table: CIFAR-100 has 4,950."""
 
 
-def write_diagnosis(
-    notes: Annotation, out: Path, class_names: Sequence[str], judge: Tensor | None = None
-) -> Path:
+def write_diagnosis(notes: Annotation, out: Path, class_names: Sequence[str], judge: Tensor | None = None) -> Path:
     """Write diagnosis.json and diagnosis.html into folder `out`; return the page's path.
 
     Args:
@@ -119,16 +113,11 @@ def _gallery(notes: Annotation, sets: Sequence[int]) -> Gallery:
     shape = (len(sets), store.plan.set_size, *store.image_shape)
     images = np.array([store.read_set(n).numpy() for n in sets], np.uint8).reshape(shape)
     return Gallery(
-        images=images,
-        pairs=store.pairs()[order],
-        lam_requested=store.lam_requested()[order],
-        lam=notes.lam()[order],
+        images=images, pairs=store.pairs()[order], lam_requested=store.lam_requested()[order], lam=notes.lam()[order]
     )
 
 
-def _strips(
-    notes: Annotation, sets: Sequence[int], class_names: Sequence[str]
-) -> list[dict[str, Any]]:
+def _strips(notes: Annotation, sets: Sequence[int], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Return rows of the contact sheet: a picture and both lambdas under every image."""
     gallery = _gallery(notes, sets)
     return [

@@ -10,8 +10,8 @@ from typing import Any
 from semmix import calibration
 from semmix.report.charts import NUM_BINS, Series, verdict
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.runs import Predictions
 from semmix.report.tables import METRICS, percent
+from semmix.runs import Predictions
 
 Measured = tuple[float, float, float]
 """A metric's value, and the low and high end of its interval."""
@@ -78,16 +78,11 @@ def write_evaluation(
     )
 
 
-def _headline(
-    series: Series, known: Mapping[str, Measured], measured: Mapping[str, Measured]
-) -> str:
+def _headline(series: Series, known: Mapping[str, Measured], measured: Mapping[str, Measured]) -> str:
     value, low, high = measured["ece"]
     confidence = known["confidence"][0] if "confidence" in known else series.mean("confidence")
     words = verdict(confidence, measured["acc"][0])
-    return (
-        f"This classifier is {words} (ECE {percent(value)}, "
-        f"interval {percent(low)} to {percent(high)})."
-    )
+    return f"This classifier is {words} (ECE {percent(value)}, interval {percent(low)} to {percent(high)})."
 
 
 def _measure(series: Series, level: float, known: Mapping[str, Measured]) -> dict[str, Measured]:

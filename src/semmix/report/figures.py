@@ -13,9 +13,7 @@ COLOURS = ("#3b4249", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5
 MUTED = "#57616b"
 
 
-def mixed_set_figure(
-    gallery: Gallery, class_names: Sequence[str], out: Path, sets: Sequence[int] = (0, 1, 2)
-) -> Path:
+def mixed_set_figure(gallery: Gallery, class_names: Sequence[str], out: Path, sets: Sequence[int] = (0, 1, 2)) -> Path:
     """Draw mixed sets as rows, requested and annotated lambda under every image; return `out`."""
     from matplotlib.figure import Figure
 
@@ -26,8 +24,12 @@ def mixed_set_figure(
         i, j = gallery.pairs[n]
         row[0].set_ylabel(
             f"{class_names[j]}\nto\n{class_names[i]}",
-            rotation=0, ha="right", va="center", labelpad=10, parse_math=False,
-        )  # fmt: skip
+            rotation=0,
+            ha="right",
+            va="center",
+            labelpad=10,
+            parse_math=False,
+        )
         for k, axis in enumerate(row):
             _draw_member(axis, gallery, n, k)
     return _save(figure, out)
@@ -38,15 +40,10 @@ def _draw_member(axis, gallery: Gallery, n: int, k: int) -> None:
     axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(False)
-    places = (
-        (-0.04, "gen.", gallery.lam_requested, MUTED),
-        (-0.2, "anno.", gallery.lam, COLOURS[1]),
-    )
+    places = ((-0.04, "gen.", gallery.lam_requested, MUTED), (-0.2, "anno.", gallery.lam, COLOURS[1]))
     for y, name, lam, colour in places:
         text = f"{name} {lam[n, k]:.2f}"
-        axis.text(
-            0.5, y, text, transform=axis.transAxes, ha="center", va="top", size=9, color=colour
-        )
+        axis.text(0.5, y, text, transform=axis.transAxes, ha="center", va="top", size=9, color=colour)
 
 
 def reliability_figure(series: Sequence[Series], out: Path) -> Path:

@@ -17,15 +17,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from semmix._device import pick_device, to_device
-from semmix._errors import SemmixError
-from semmix._files import read_json, write_tensors
-from semmix._progress import progress
 from semmix.calibration import ood_auroc, ood_fpr
-from semmix.classifiers.saved import load_classifier, saved_image_shape
-from semmix.datasets import Split, load_dataset
-from semmix.report.runs import Run, Strangeness, foreign_file
+from semmix.core.device import pick_device, to_device
+from semmix.core.errors import SemmixError
+from semmix.core.files import read_json, write_tensors
+from semmix.core.progress import progress
+from semmix.data import Split, load_dataset
+from semmix.networks.saved import load_classifier, saved_image_shape
 from semmix.report.tables import AUROC, Estimate, Metric, Row, estimate
+from semmix.runs import Run, Strangeness, foreign_file
 
 LET_IN = Metric("let_in", "Let in")
 """Foreign images that pass for known ones where 95 % of the known must pass."""
@@ -163,10 +163,7 @@ def roc_curve(scores: Strangeness) -> tuple[np.ndarray, np.ndarray]:
 def noticed(rows: Sequence[Row]) -> dict[str, list[Noticed]]:
     """Return by foreign data set the rows that have logits on it, from the runs that do."""
     names = sorted({name for row in rows for run in row.runs for name in run.foreign})
-    return {
-        name: [_notice(row, k, name) for k, row in enumerate(rows) if _runs_with(row, name)]
-        for name in names
-    }
+    return {name: [_notice(row, k, name) for k, row in enumerate(rows) if _runs_with(row, name)] for name in names}
 
 
 def _notice(row: Row, place: int, name: str) -> Noticed:

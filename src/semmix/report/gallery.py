@@ -12,9 +12,9 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from semmix._errors import SemmixError
-from semmix.annotate import Annotation
-from semmix.mixsets import MixSets
+from semmix.annotation import Annotation
+from semmix.core.errors import SemmixError
+from semmix.mixing.store import MixSets
 from semmix.report.svg import Frame, round_ticks, series_style, spread
 
 MAX_SPRITE_BYTES = 3_000_000

@@ -12,16 +12,16 @@ import numpy as np
 from markupsafe import Markup
 from tyro.conf import Positional, arg
 
-from semmix._errors import SemmixError, unknown_name
-from semmix._progress import say
 from semmix.calibration import ece, interval
+from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.progress import say
 from semmix.report import words
 from semmix.report.charts import Series, forest_chart, roc_chart, training_chart
 from semmix.report.foreign import FOREIGN_METRICS, noticed, predict_foreign
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.runs import Run, load_run
 from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate, render_text, unlike
+from semmix.runs import Run, load_run
 
 MAX_PAIR_CHARTS = 60
 """Pairs of classes whose lambda curves are drawn."""
@@ -86,13 +86,7 @@ def run_report(config: ReportConfig) -> Path:
         gallery = open_gallery(config.mixsets, config.annotation, config.num_sets)
     for run, dataset in product(config.runs, config.ood):
         predict_foreign(run, dataset, config.device)
-    path = write_report(
-        list(config.runs),
-        config.out,
-        title=config.title,
-        gallery=gallery,
-        baseline=config.baseline,
-    )
+    path = write_report(list(config.runs), config.out, title=config.title, gallery=gallery, baseline=config.baseline)
     rows = aggregate(config.runs, config.baseline)
     say(render_text(rows))
     for difference in filter(None, map(unlike, rows)):
@@ -142,8 +136,7 @@ def write_report(
         foreign={name: (each, roc_chart(each, name)) for name, each in foreign.items()},
         foreign_metrics=FOREIGN_METRICS,
         parts=[
-            make_breakdown(series, _class_names(row, class_names))
-            for row, series in zip(rows, before, strict=True)
+            make_breakdown(series, _class_names(row, class_names)) for row, series in zip(rows, before, strict=True)
         ],
         lines=[_run_line(row, run) for row in rows for run in row.runs],
         common=_common_settings(rows),
@@ -248,9 +241,7 @@ def _sets(gallery: Gallery | None, class_names: Sequence[str]) -> dict[str, Any]
     }
 
 
-def _pair(
-    gallery: Gallery, pair: tuple[int, int], class_names: Sequence[str]
-) -> tuple[str, Markup]:
+def _pair(gallery: Gallery, pair: tuple[int, int], class_names: Sequence[str]) -> tuple[str, Markup]:
     name = f"{class_names[pair[1]]} → {class_names[pair[0]]}"
     return name, pair_chart(gallery, pair, name)
 

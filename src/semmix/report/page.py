@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from semmix import __version__
-from semmix._files import write_bytes
+from semmix.core.files import write_bytes
 from semmix.report.breakdown import ClassLine, PairLine, class_lines, pair_lines
 from semmix.report.charts import COVERAGES, Series, confidence_chart, reliability_chart, risk_chart
 from semmix.report.svg import series_style, tag
@@ -84,11 +84,7 @@ def write_page(template: str, out: Path, **context: Any) -> Path:
     style, script = (_read(name) for name in ("style.css", "script.js"))
     page = _environment().get_template(template)
     text = page.render(
-        version=__version__,
-        style=Markup(style),
-        script=Markup(script),
-        policy=_policy(style, script),
-        **context,
+        version=__version__, style=Markup(style), script=Markup(script), policy=_policy(style, script), **context
     )
     write_bytes(Path(out), text.encode())
     return Path(out)
@@ -103,9 +99,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
-    environment.globals.update(
-        mark=_mark, series_style=series_style, signed=_signed, swatch=_swatch
-    )
+    environment.globals.update(mark=_mark, series_style=series_style, signed=_signed, swatch=_swatch)
     return environment
 
 

@@ -27,8 +27,7 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
     '<text class="tick" x="1.5">a &lt; b</text>'
     """
     pairs = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_short(value))}"'
-        for key, value in attributes.items()
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_short(value))}"' for key, value in attributes.items()
     )
     return Markup(f"<{name}{pairs}>{join(children)}</{name}>")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semmix._errors import SemmixError
 from semmix.calibration import mean_interval
-from semmix.report.runs import Predictions, Run, load_run
+from semmix.core.errors import SemmixError
+from semmix.runs import Predictions, Run, load_run
 
 TASK = ("dataset", "classifier")
 """Settings in which rows must agree to be compared."""
@@ -71,11 +71,26 @@ TEMPERATURE = Metric("temperature", "T", percent=False)
 AUROC = Metric("auroc", "AUROC", higher_is_better=True)
 
 METHOD_NAMES = {
-    "ce": "CE", "ls": "LS", "ecp": "ECP", "mmce": "MMCE", "mmce_w": "MMCE-w", "fl": "FL",
-    "flsd": "FLSD", "crl": "CRL", "cpc": "CPC", "mbls": "MbLS", "fcl": "FCL", "mixup": "Mixup",
-    "regmixup": "RegMixup", "augmix": "AugMix", "rankmixup": "RankMixup", "cals": "CALS",
-    "remix": "Remix", "unimix": "UniMix", "csm": "CSM",
-}  # fmt: skip
+    "ce": "CE",
+    "ls": "LS",
+    "ecp": "ECP",
+    "mmce": "MMCE",
+    "mmce_w": "MMCE-w",
+    "fl": "FL",
+    "flsd": "FLSD",
+    "crl": "CRL",
+    "cpc": "CPC",
+    "mbls": "MbLS",
+    "fcl": "FCL",
+    "mixup": "Mixup",
+    "regmixup": "RegMixup",
+    "augmix": "AugMix",
+    "rankmixup": "RankMixup",
+    "cals": "CALS",
+    "remix": "Remix",
+    "unimix": "UniMix",
+    "csm": "CSM",
+}
 
 
 @dataclass(frozen=True)
@@ -197,9 +212,7 @@ def _own_origins(run: Run, runs: Sequence[Run]) -> list[str]:
     """Return the origins in which a row differs from others of the same settings."""
     peers = [other.origins for other in runs if other.settings == run.settings]
     return [
-        f"{key} {digest[:6]}"
-        for key, digest in run.origins.items()
-        if any(peer.get(key) != digest for peer in peers)
+        f"{key} {digest[:6]}" for key, digest in run.origins.items() if any(peer.get(key) != digest for peer in peers)
     ]
 
 
@@ -207,11 +220,7 @@ def _find_baseline(run: Run, rows: list[Row], baseline: str) -> Row | None:
     """Return the baseline's row that was made most like `run`, if it is not one itself."""
     if run.settings["method"] == baseline:
         return None
-    candidates = [
-        row
-        for row in rows
-        if row.runs[0].settings["method"] == baseline and _same_task(row.runs[0], run)
-    ]
+    candidates = [row for row in rows if row.runs[0].settings["method"] == baseline and _same_task(row.runs[0], run)]
     return max(candidates, key=lambda row: _likeness(run, row.runs[0]), default=None)
 
 
@@ -270,9 +279,7 @@ def _changes(pairs: list[tuple[Predictions, Predictions]]) -> dict[str, Estimate
     """Return mine less theirs, by metric; nothing without pairs."""
     if not pairs:
         return {}
-    return _estimates(
-        [{m.key: a.metrics[m.key] - b.metrics[m.key] for m in METRICS} for a, b in pairs]
-    )
+    return _estimates([{m.key: a.metrics[m.key] - b.metrics[m.key] for m in METRICS} for a, b in pairs])
 
 
 def show_estimate(metric: Metric, value: Estimate) -> str:
@@ -348,10 +355,21 @@ def render_latex(rows: Sequence[Row]) -> str:
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "−": r"$-$", "–": "--", "Δ": r"$\Delta$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "–": "--",
+    "Δ": r"$\Delta$",
+}
 
 
 def escape_latex(text: str) -> str:
@@ -363,23 +381,32 @@ def render_csv(rows: Sequence[Row]) -> str:
     """Return every number in full precision: one line per row, metric and temperature setting."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["method", "seeds", "metric", "temperature", "mean", "low", "high",
-                     "change", "change_low", "change_high", "pairs"])  # fmt: skip
+    writer.writerow(
+        [
+            "method",
+            "seeds",
+            "metric",
+            "temperature",
+            "mean",
+            "low",
+            "high",
+            "change",
+            "change_low",
+            "change_high",
+            "pairs",
+        ]
+    )
     for row in rows:
         writer.writerows(_csv_lines(row, "no", row.before, row.change_before))
         writer.writerows(_csv_lines(row, "yes", row.after, row.change_after))
     return file.getvalue()
 
 
-def _csv_lines(
-    row: Row, scaled: str, values: dict[str, Estimate], changes: dict[str, Estimate]
-) -> list[list]:
+def _csv_lines(row: Row, scaled: str, values: dict[str, Estimate], changes: dict[str, Estimate]) -> list[list]:
     seeds = " ".join(map(str, row.seeds))
     lines = []
     for key, value in values.items():
         line = [row.name, seeds, key, scaled, value.mean, value.low, value.high]
         change = changes.get(key)
-        lines.append(
-            [*line, *([change.mean, change.low, change.high, change.num] if change else [""] * 4)]
-        )
+        lines.append([*line, *([change.mean, change.low, change.high, change.num] if change else [""] * 4)])
     return lines

@@ -19,9 +19,7 @@ def headline(rows: Sequence[Row]) -> str:
     best = _best(rows)
     if best.baseline is not None:
         # The best of many looks better than it is: say among how many it was chosen.
-        return (
-            f"Lowest ECE of {len(rows)} rows: {sentence(best)}" if len(rows) > 2 else sentence(best)
-        )
+        return f"Lowest ECE of {len(rows)} rows: {sentence(best)}" if len(rows) > 2 else sentence(best)
     numbers = f"ECE {percent(best.before['ece'].mean)}, {_seeds(len(best.runs))}"
     if len(rows) == 1:
         return f"{best.name}: {numbers}."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semmix._errors import SemmixError, some_of
+from semmix.core.errors import SemmixError, some_of
 
 
 def crop_and_flip(images: Tensor, pad: int, flip: bool) -> Tensor:
@@ -64,9 +64,7 @@ class MixedImages:
         """Return the same sets on `device`."""
         return MixedImages(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
-    def check_classes(
-        self, labels: Tensor, class_names: tuple[str, ...], num_excluded: int = 0
-    ) -> None:
+    def check_classes(self, labels: Tensor, class_names: tuple[str, ...], num_excluded: int = 0) -> None:
         """Refuse to train on classes that no set contains, of those that were not excluded."""
         counts = self.first_of_class.diff().cpu()
         bare = [class_names[c] for c in labels.unique().tolist() if counts[c] == 0]

@@ -12,15 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from semmix._errors import SemmixError
-from semmix._files import write_bytes, write_tensors
+from semmix.core.errors import SemmixError
+from semmix.core.files import write_bytes, write_tensors
 
 
 def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], header: Any) -> None:
     """Write named groups of tensors (network, optimizer, ...) and a JSON header, atomically."""
-    flat = {
-        f"{group}/{name}": t for group, tensors in groups.items() for name, t in tensors.items()
-    }
+    flat = {f"{group}/{name}": t for group, tensors in groups.items() for name, t in tensors.items()}
     write_tensors(path, flat, header)
 
 
@@ -45,9 +43,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], Any]:
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's memory (momentum and the like) by parameter number and name."""
     state = optimizer.state_dict()["state"]
-    return {
-        f"{i}.{name}": t for i, slot in state.items() for name, t in slot.items() if t is not None
-    }
+    return {f"{i}.{name}": t for i, slot in state.items() for name, t in slot.items() if t is not None}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -21,18 +21,26 @@ import torch
 from torch import Tensor
 from tyro.conf import arg
 
-from semmix._artifact import begin_artifact, working_alone
-from semmix._device import describe_environment, pick_device, to_device
-from semmix._errors import SemmixError, unknown_name
-from semmix._files import digest_tensors, write_json, write_tensors
-from semmix._progress import progress, say
-from semmix._random import fold_seed
 from semmix.calibration import TemperatureScaler, summary
-from semmix.classifiers import Classifier, classifier
-from semmix.classifiers.initial import initial_classifier
-from semmix.classifiers.saved import save_classifier
-from semmix.datasets import Dataset
+from semmix.core.artifact import begin_artifact, working_alone
+from semmix.core.checks import (
+    check_held_out,
+    check_not_negative,
+    check_positive,
+    check_share,
+    check_square,
+    check_two_classes,
+)
+from semmix.core.device import describe_environment, pick_device, to_device
+from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.files import digest_tensors, write_json, write_tensors
+from semmix.core.progress import progress, say
+from semmix.core.seeds import fold_seed
+from semmix.data import Dataset
 from semmix.methods import Batch, Method, list_methods, method
+from semmix.networks import Classifier, classifier
+from semmix.networks.initial import initial_classifier
+from semmix.networks.saved import save_classifier
 from semmix.training.batches import MixedImages, crop_and_flip
 from semmix.training.checkpoint import (
     append_stats,
@@ -41,14 +49,6 @@ from semmix.training.checkpoint import (
     optimizer_tensors,
     rewind_stats,
     save_checkpoint,
-)
-from semmix.training.checks import (
-    check_held_out,
-    check_not_negative,
-    check_positive,
-    check_share,
-    check_square,
-    check_two_classes,
 )
 from semmix.training.distributed import (
     average_over_processes,
@@ -171,9 +171,7 @@ def _parse_option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def train_classifier(
-    data: Dataset, config: TrainConfig, out: str | Path, source: MixedSource | None = None
-) -> Path:
+def train_classifier(data: Dataset, config: TrainConfig, out: str | Path, source: MixedSource | None = None) -> Path:
     """Train a classifier on `data`, and on mixed sets if the method asks for them; return `out`.
 
     Does nothing if `out` holds the finished run, goes on if it holds a part of it. Under `torchrun`
@@ -183,13 +181,7 @@ def train_classifier(
         return _train(data, config, Path(out), source, until_the_end)
 
 
-def _train(
-    data: Dataset,
-    config: TrainConfig,
-    out: Path,
-    source: MixedSource | None,
-    until_the_end: ExitStack,
-) -> Path:
+def _train(data: Dataset, config: TrainConfig, out: Path, source: MixedSource | None, until_the_end: ExitStack) -> Path:
     device = pick_device(config.device)
     check_two_classes(data.train.labels, "classifier")
     check_held_out(val=len(data.val), test=len(data.test))
@@ -258,11 +250,7 @@ def _train(
     # Everything that changes during the run, in one place: it is what a checkpoint holds.
     loss_sum = torch.zeros((), device=device)
     best = {"accuracy": torch.full((), -1.0)}
-    groups = {
-        "network": network.state_dict(),
-        "method": rule.state_dict(),
-        "epoch": {"loss_sum": loss_sum},
-    }
+    groups = {"network": network.state_dict(), "method": rule.state_dict(), "epoch": {"loss_sum": loss_sum}}
     untouched = {name: {k: t.clone() for k, t in group.items()} for name, group in groups.items()}
     gradients.prepare()
     _copy_in_place(groups, untouched)
@@ -394,12 +382,7 @@ def build_network(name: str, data: Dataset) -> Classifier:
 
 
 def make_batch(
-    pixels: Tensor,
-    labels: Tensor,
-    index: Tensor,
-    mixed: MixedImages | None,
-    num_mixed: int,
-    config: TrainConfig,
+    pixels: Tensor, labels: Tensor, index: Tensor, mixed: MixedImages | None, num_mixed: int, config: TrainConfig
 ) -> Batch:
     """Return these images, augmented, and, where wanted, mixed ones of their classes."""
     images = crop_and_flip(pixels, config.pad, config.flip)
@@ -451,9 +434,7 @@ def make_step(
 
 
 @torch.no_grad()
-def predict_logits(
-    network: Classifier, images: Images, batch_size: int = 1000, fast: bool = False
-) -> Tensor:
+def predict_logits(network: Classifier, images: Images, batch_size: int = 1000, fast: bool = False) -> Tensor:
     """Return float32 logits [N, K] in evaluation mode; leave the network in training mode.
 
     A GPU computes in full float32, or, where `fast` is enough, in bfloat16 as in training.
@@ -470,9 +451,7 @@ def predict_logits(
     return logits
 
 
-def _mixed_images(
-    rule: Method, data: Dataset, config: TrainConfig, source: MixedSource | None
-) -> MixedImages | None:
+def _mixed_images(rule: Method, data: Dataset, config: TrainConfig, source: MixedSource | None) -> MixedImages | None:
     if not rule.num_mixed:
         return None
     if source is None:
@@ -508,12 +487,7 @@ def _running_statistics(network: Classifier) -> list[Tensor]:
     return [b for name, b in network.named_buffers() if "running" in name]
 
 
-def _resume(
-    path: Path,
-    groups: Groups,
-    optimizer: torch.optim.Optimizer,
-    best: dict[str, Tensor],
-) -> int:
+def _resume(path: Path, groups: Groups, optimizer: torch.optim.Optimizer, best: dict[str, Tensor]) -> int:
     """Load the checkpoint into the live state, if there is one; return the step."""
     if not path.exists():
         return 0

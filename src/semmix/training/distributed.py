@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from semmix._device import rank_and_world
-from semmix._errors import SemmixError
-from semmix._random import fold_seed
+from semmix.core.device import rank_and_world
+from semmix.core.errors import SemmixError
+from semmix.core.seeds import fold_seed
 from semmix.methods import Forward
 
 

@@ -23,17 +23,18 @@ import torch
 from torch import Tensor, nn
 from tyro.conf import arg
 
-from semmix._artifact import begin_artifact, working_alone
-from semmix._device import pick_device, to_device
-from semmix._errors import SemmixError
-from semmix._files import digest_tensors, read_json, write_json
-from semmix._progress import progress
-from semmix._random import fold_seed
-from semmix.generators import find_folder
-from semmix.generators.edm import EDMConfig, EDMDenoiser, network_preset
-from semmix.generators.folder import MANIFEST, NetworkGenerator, load_folder, save_generator
-from semmix.sampling.classes import sample_classes, write_grid
-from semmix.sampling.mix import MixConfig
+from semmix.core.artifact import begin_artifact, working_alone
+from semmix.core.checks import check_positive, check_share, check_two_classes
+from semmix.core.device import pick_device, to_device
+from semmix.core.errors import SemmixError
+from semmix.core.files import digest_tensors, read_json, write_json
+from semmix.core.progress import progress
+from semmix.core.seeds import fold_seed
+from semmix.diffusion import find_folder
+from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
+from semmix.diffusion.folder import MANIFEST, NetworkGenerator, load_folder, save_generator
+from semmix.diffusion.samples import sample_classes, write_grid
+from semmix.diffusion.sampling import MixConfig
 from semmix.training.checkpoint import (
     append_stats,
     load_checkpoint,
@@ -42,14 +43,7 @@ from semmix.training.checkpoint import (
     rewind_stats,
     save_checkpoint,
 )
-from semmix.training.checks import check_positive, check_share, check_two_classes
-from semmix.training.distributed import (
-    average_over_processes,
-    from_first,
-    join_processes,
-    own_draws,
-    wait_for_all,
-)
+from semmix.training.distributed import average_over_processes, from_first, join_processes, own_draws, wait_for_all
 from semmix.training.ema import PowerEMA
 from semmix.training.graphs import CapturedStep
 from semmix.training.stopping import ctrl_c_between_steps
@@ -275,10 +269,15 @@ def _train(
         for name in weights:  # buffers (noise frequencies) stay exact
             state[name] = state[name].to(getattr(torch, config.weights_dtype))
         save_generator(
-            artifact, network_config, state, trained_on,
-            num_images=num_steps * config.batch_size, ema_length=config.ema_lengths[best],
-            held_out_losses=losses, label_dropout=config.label_dropout,
-        )  # fmt: skip
+            artifact,
+            network_config,
+            state,
+            trained_on,
+            num_images=num_steps * config.batch_size,
+            ema_length=config.ema_lengths[best],
+            held_out_losses=losses,
+            label_dropout=config.label_dropout,
+        )
         checkpoint.unlink(missing_ok=True)
     wait_for_all(world_size)
     return out
@@ -293,9 +292,8 @@ def _diverged(loss: float, out: Path) -> SemmixError:
 
 
 def gradient_step(
-    network: EDMDenoiser, images: Tensor, classes: Tensor, config: GeneratorConfig,
-    rank: int = 0, world_size: int = 1,
-) -> CapturedStep:  # fmt: skip
+    network: EDMDenoiser, images: Tensor, classes: Tensor, config: GeneratorConfig, rank: int = 0, world_size: int = 1
+) -> CapturedStep:
     """Return the step that draws a batch and leaves its gradients; calling it returns the loss.
 
     Every process draws the whole batch and keeps its share, so their number does not matter but
@@ -360,10 +358,7 @@ def learning_rate(done: float, config: GeneratorConfig) -> float:
 
 
 def held_out_losses(
-    networks: list[EDMDenoiser],
-    held_out: tuple[Tensor, Tensor] | None,
-    num_classes: int,
-    batch_size: int = 256,
+    networks: list[EDMDenoiser], held_out: tuple[Tensor, Tensor] | None, num_classes: int, batch_size: int = 256
 ) -> list[float]:
     """Return the denoising loss of each network on held-out images; [] where there are none.
 
@@ -443,9 +438,7 @@ def _run_length(config, out: Path, train_step, device, rank: int, world_size: in
     if path.exists():
         return read_json(path)["num_images"]
     budget = 60 * config.minutes
-    seconds = speed_test(
-        lambda step: train_step(step, config.lr), TIMED_SHARE * budget, device, world_size
-    )
+    seconds = speed_test(lambda step: train_step(step, config.lr), TIMED_SHARE * budget, device, world_size)
     num_images = from_first(round(budget / seconds * config.batch_size), world_size)
     if rank == 0:
         write_json(path, {"minutes": config.minutes, "num_images": num_images})

@@ -40,12 +40,7 @@ class CapturedStep:
     brings back its own gradients.
     """
 
-    def __init__(
-        self,
-        body: Callable[[], Tensor],
-        parameters: Iterable[nn.Parameter],
-        device: torch.device,
-    ):
+    def __init__(self, body: Callable[[], Tensor], parameters: Iterable[nn.Parameter], device: torch.device):
         self.body, self.parameters = body, list(parameters)
         self.captures = device.type == "cuda"
         self.graph: torch.cuda.CUDAGraph | None = None

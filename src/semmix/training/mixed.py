@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from semmix._errors import SemmixError
-from semmix._files import digest, read_json
-from semmix.annotate import Annotation, check_fits
-from semmix.mixsets import MixSets
+from semmix.annotation import Annotation, check_fits
+from semmix.core.errors import SemmixError
+from semmix.core.files import digest, read_json
+from semmix.mixing.store import MixSets
 from semmix.training.batches import MixedImages
 
 
@@ -46,11 +46,7 @@ class MixedSource:
             found.append(("the annotation's scale comes from", self.annotated_with[1], val))
         if self.encoder_trained_on:
             found.append(("the annotation's encoder learned from", self.encoder_trained_on, train))
-        return [
-            f"{who} split {seen}, the {split} is {own}"
-            for who, seen, (split, own) in found
-            if seen != own
-        ]
+        return [f"{who} split {seen}, the {split} is {own}" for who, seen, (split, own) in found if seen != own]
 
 
 def load_mixed(
@@ -69,10 +65,7 @@ def load_mixed(
     if notes is None and labels != "requested":
         fix = "run semmix annotate and pass its folder, or train with --labels requested"
         raise SemmixError(f"labels {labels!r} need an annotation", annotation, fix)
-    if notes is None:
-        soft_labels = store.soft_labels(store.lam_requested())
-    else:
-        soft_labels = notes.soft_labels(labels, scale)
+    soft_labels = store.soft_labels(store.lam_requested()) if notes is None else notes.soft_labels(labels, scale)
     excluded = _odd_sets(exclude, notes) if exclude else []
     tensors = (store.read_all(), soft_labels, store.pairs())
     if excluded:  # else there is nothing to copy

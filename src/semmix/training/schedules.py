@@ -2,7 +2,7 @@
 
 import math
 
-from semmix._errors import unknown_name
+from semmix.core.errors import unknown_name
 
 
 def learning_rate(schedule: str, peak: float, done: float) -> float:

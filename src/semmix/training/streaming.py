@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from semmix.datasets.streamed import StreamedImages
+from semmix.data.streamed import StreamedImages
 from semmix.training.distributed import gather_rows
 
 Images = Tensor | StreamedImages

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from semmix._device import rank_and_world
+from semmix.core.device import rank_and_world
 
 TrackRow = Callable[[dict[str, Any]], None]
 

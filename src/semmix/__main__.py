@@ -1,0 +1,5 @@
+"""`python -m semmix`."""
+
+from semmix.cli.main import run
+
+run()

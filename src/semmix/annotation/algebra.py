@@ -1,0 +1,156 @@
+"""From features and prototypes to labels: the paper's equations."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from semmix.core.errors import SemmixError
+
+
+def lambda_e(features, proto_i, proto_j) -> Tensor:
+    """Return the position of features on the line from prototype j (0) to i (1), float64.
+
+    Eq. lambda_E: (E - P_j)·(P_i - P_j) / |P_i - P_j|². Leading shapes broadcast; the last is D.
+
+    >>> lambda_e([0.25, 7.0], [1.0, 0.0], [0.0, 0.0]).item()
+    0.25
+    """
+    features, proto_i, proto_j = (torch.as_tensor(x, dtype=torch.float64) for x in (features, proto_i, proto_j))
+    line = proto_i - proto_j
+    length = (line * line).sum(-1)
+    if bool((length == 0).any()):
+        fix = "the encoder does not tell the two classes apart; choose another encoder"
+        raise SemmixError("two prototypes coincide", "distance 0", fix)
+    return ((features - proto_j) * line).sum(-1) / length
+
+
+def lambda_from(lambda_e, scale: float) -> Tensor:
+    """Return the label lambda = sigmoid(scale (lambda_E - 1/2)), eq. lambda_rewrite.
+
+    >>> round(lambda_from(1.0, scale=4.0).item(), 3)
+    0.881
+    """
+    check_scale(scale)
+    return torch.sigmoid(scale * (torch.as_tensor(lambda_e) - 0.5))
+
+
+def sharpness(lams: Tensor) -> float:
+    """Return the mean of max(lam, 1 - lam) over sets [S, L], ends as often as interior members.
+
+    So often does training draw them (N_aug = 2).
+
+    >>> round(sharpness(torch.tensor([[0.0, 0.4, 1.0]])), 3)
+    0.8
+    """
+    larger = torch.maximum(lams, 1 - lams).double()
+    ends, interior = larger[:, [0, -1]], larger[:, 1:-1]
+    return float((ends.mean() + interior.mean()) / 2 if interior.numel() else ends.mean())
+
+
+def scale_as_sharp(positions: Tensor, wanted: float) -> float:
+    """Return the scale at which sigmoid(scale (positions - 1/2)) has the sharpness `wanted`.
+
+    Sharpness rises with the scale, so halving finds it.
+    """
+    low, high = 1e-6, 1e6
+    for _ in range(100):
+        middle = (low * high) ** 0.5
+        too_soft = sharpness(lambda_from(positions, middle)) < wanted
+        low, high = (middle, high) if too_soft else (low, middle)
+    return high
+
+
+def check_scale(scale: float) -> None:
+    """Refuse a scale that is not positive, or no number."""
+    if not 0 < scale < math.inf:
+        fix = "the paper uses 4.0 with CLIP"
+        raise SemmixError("the scale must be positive and finite", scale, fix)
+
+
+def class_prototypes(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the mean feature of each class, float64 [K, D]."""
+    counts = count_classes(labels, num_classes)
+    total = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
+    return total.index_add_(0, labels, features.double()) / counts[:, None]
+
+
+def count_classes(labels: Tensor, num_classes: int) -> Tensor:
+    """Return how many images each class has, int64 [K]; refuse classes without any."""
+    counts = torch.bincount(labels, minlength=num_classes)
+    if bool((counts == 0).any()):
+        seen = (counts == 0).nonzero().flatten().tolist()
+        fix = "each class of the mixed sets needs an image: name the data set they were made for"
+        raise SemmixError("classes without training images", seen, fix)
+    return counts
+
+
+def similarity(features: Tensor, prototypes: Tensor) -> Tensor:
+    """Return E·P_k of every class, float64 [..., K]."""
+    return features.double() @ prototypes.T
+
+
+def squared_distances(prototypes: Tensor) -> Tensor:
+    """Return |P_a - P_b|² of every two classes, [K, K]."""
+    return torch.cdist(prototypes, prototypes).square()
+
+
+def temperature(prototypes: Tensor, scale: float) -> float:
+    """Return the tau at which a pair of classes at mean squared distance has slope `scale`.
+
+    In eq. lambda_expressed a pair's slope is |P_i - P_j|² / tau, in eq. lambda_rewrite it is s.
+    """
+    check_scale(scale)
+    num_classes = len(prototypes)
+    mean = squared_distances(prototypes).sum() / (num_classes * (num_classes - 1))
+    return float(mean) / scale
+
+
+def nearest_class(similarity: Tensor, prototypes: Tensor) -> Tensor:
+    """Return the class whose prototype is nearest, from E·P_k [..., K]."""
+    # |E - P_k|² = |E|² - 2 (E·P_k - |P_k|² / 2)
+    return (similarity.double() - prototypes.square().sum(1) / 2).argmax(-1)
+
+
+def positions_against(similarity: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
+    """Return lambda_E of every class k (1) against class `of` (0), float64 [..., K].
+
+    It needs E·P_k [..., K] alone. The place of class `of` itself means nothing.
+    """
+    similarity, products = similarity.double(), prototypes @ prototypes.T
+    own = similarity.gather(-1, of[..., None])
+    from_own = products.diagonal()[of][..., None] - products[of]  # |P_m|² - P_m·P_k
+    return (similarity - own + from_own) / squared_distances(prototypes)[of]
+
+
+def biased_lambda(lambda_e: Tensor, proto_i: Tensor, proto_j: Tensor, tau: float) -> Tensor:
+    """Return eq. lambda_expressed: lambda with the bias of class norms and distances left in.
+
+    It equals sigmoid((E·P_i - E·P_j) / tau), eq. probability_ratio.
+    """
+    distance = (proto_i - proto_j).square().sum(-1)
+    norms = proto_i.square().sum(-1) - proto_j.square().sum(-1)
+    return torch.sigmoid((distance * (lambda_e - 0.5) + norms / 2) / tau)
+
+
+def add_third_class(labels: Tensor, similarity: Tensor, prototypes: Tensor, pairs: Tensor, scale: float) -> Tensor:
+    """Return two-class labels [S, L, K] with the class an image shows besides its pair [S, 2].
+
+    The ratio of the pair stays. By eq. lambda_rewrite class k has the ratio
+    q_k / q_i = exp(scale (lambda_E - 1/2)) to class i, lambda_E running from i (0) to k (1), and
+    likewise to class j. log q_k is the mean of what the two say, weighted by lambda and 1 - lambda;
+    the class with the largest q_k joins, and labels are scaled to sum to one.
+    """
+    log_weight = torch.zeros_like(similarity, dtype=torch.float64)
+    for c in pairs[:, :, None].expand(-1, -1, labels.shape[1]).unbind(1):  # [S, L]
+        share = labels.double().gather(-1, c[..., None])
+        ratio = scale * (positions_against(similarity, prototypes, c) - 0.5)
+        log_weight += torch.xlogy(share, share) + share * ratio
+    of_pair = pairs[:, None].expand(*labels.shape[:2], 2)
+    strongest, third = log_weight.scatter(-1, of_pair, -torch.inf).max(-1, keepdim=True)
+    shift = strongest.clamp(min=0)  # of all weights, lest the largest overflow
+    joined = labels.double() * (-shift).exp()
+    joined = joined.scatter_add(-1, third, (strongest - shift).exp())
+    return (joined / joined.sum(-1, keepdim=True)).to(labels.dtype)

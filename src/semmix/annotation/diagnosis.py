@@ -1,0 +1,161 @@
+"""How good are the labels? What an annotation shows about its sets, its classes and its encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semmix.annotation.algebra import nearest_class, squared_distances
+from semmix.annotation.annotation import Annotation
+from semmix.annotation.scale import SCALES
+
+STILL_MONOTONE = 0.05
+"""A set is monotone when lambda_E falls by no more than this in any step, and rises more in all."""
+ABRUPT = 0.5
+"""A set is abrupt when one step covers more than this share of its whole range of lambda_E."""
+
+
+def diagnose(notes: Annotation) -> dict[str, Any]:
+    """Return statistics of an annotation as plain JSON values.
+
+    Places count the members of a set from class j (first) to class i (last); the middle is all
+    between. `odd_sets` are those with an end that does not look like its own class: another
+    class's prototype is nearer. They are offered for exclusion.
+    """
+    flags = _flags(notes)
+    return {
+        "annotation": notes.digest,
+        "num_sets": notes.store.num_sets,
+        "encoder": notes.artifact.manifest["inputs"]["encoder"],
+        "prototype_accuracy": notes.artifact.manifest["prototype_accuracy"],
+        **{f"{name}_share": _share(flags[name]) for name in ("monotone", "abrupt", "odd")},
+        "swapped_share": _share(flags["swapped"]),
+        "third_class_share": _share(flags["third_class"][:, 1:-1]),
+        "rank_correlation": _rank_correlation(notes.lambda_e),
+        "offset_share": _offset_share(notes.lambda_e),
+        "bias": _bias(notes),
+        "scale": _scale(notes),
+        "places": _places(notes, flags),
+        "pairs": _pairs(notes, flags),
+        "classes": _classes(notes, flags),
+        "odd_sets": flags["odd"].nonzero().flatten().tolist(),
+    }
+
+
+def _flags(notes: Annotation) -> dict[str, Tensor]:
+    """Return what is true of each set [S], and of each image [S, L] (`third_class`) or end."""
+    lambda_e, pairs = notes.lambda_e, notes.store.pairs()
+    steps = lambda_e.diff(dim=1)
+    nearest = nearest_class(notes.similarity, notes.prototypes)  # [S, L]
+    looks_right = nearest[:, [-1, 0]] == pairs  # [S, 2]
+    spread = lambda_e.amax(1) - lambda_e.amin(1)
+    return {
+        "monotone": (steps >= -STILL_MONOTONE).all(1) & (steps.sum(1) > STILL_MONOTONE),
+        "abrupt": (steps.abs() > ABRUPT * spread[:, None]).any(1),
+        "odd": ~looks_right.all(1),
+        "swapped": (lambda_e[:, -1] < 0.5) | (lambda_e[:, 0] > 0.5),
+        "end_looks_right": looks_right,
+        "third_class": (nearest[:, :, None] != pairs[:, None]).all(-1),
+    }
+
+
+def _rank_correlation(lambda_e: Tensor) -> float:
+    """Return Spearman's correlation of requested lambda and lambda_E within a set, mean of sets."""
+    # Signs of all differences sum to centred ranks, in which ties share a place.
+    ranks = (lambda_e[:, :, None] - lambda_e[:, None]).sign().sum(-1).double()
+    asked = torch.arange(lambda_e.shape[1], dtype=torch.float64)
+    asked = asked - asked.mean()
+    spread = (ranks.square().sum(1) * asked.square().sum()).sqrt()
+    # A set that does not move at all follows nothing.
+    return float(((ranks * asked).sum(1) / spread.clamp(min=1)).mean())
+
+
+def _offset_share(lambda_e: Tensor) -> float:
+    """Return how much of the variance around each place's mean is shared by a whole set."""
+    residual = lambda_e - lambda_e.mean(0)
+    return float(residual.mean(1).square().mean() / residual.square().mean().clamp(min=1e-30))
+
+
+def _bias(notes: Annotation) -> dict[str, float]:
+    """Return the biases that eq. lambda_rewrite removes, and how far that moves lambda."""
+    norms, distances = notes.prototypes.norm(dim=1), _distances(notes)
+    pairs = notes.store.pairs()
+    of_pairs = distances[pairs[:, 0], pairs[:, 1]]
+    return {
+        "largest_to_smallest_norm": float(norms.max() / norms.min()),
+        "largest_to_smallest_distance": float(of_pairs.max() / of_pairs.min()),
+        "mean_move": float((notes.lam("biased") - notes.lam()).abs().mean()),
+    }
+
+
+def _distances(notes: Annotation) -> Tensor:
+    return squared_distances(notes.prototypes).sqrt()
+
+
+def _scale(notes: Annotation) -> dict[str, Any]:
+    """Return the chosen scales and the curves they are the lowest points of."""
+    return {
+        "chosen": notes.scale,
+        "chosen_by": notes.artifact.manifest["scale_chosen_by"],
+        "softmax": notes.scale_for("encoder_softmax"),
+        "candidates": list(SCALES),
+        "gap": notes.tensors["scale_curve"].tolist(),
+        "softmax_nll": notes.tensors["softmax_curve"].tolist(),
+    }
+
+
+def _places(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
+    requested, lambda_e, lam = notes.store.lam_requested(), notes.lambda_e, notes.lam()
+    return [
+        {
+            "requested": float(requested[:, place].mean()),
+            "lambda_e": float(lambda_e[:, place].mean()),
+            "lambda_e_sd": float(lambda_e[:, place].std(correction=0)),
+            "lam": float(lam[:, place].mean()),
+            "third_class": _share(flags["third_class"][:, place]),
+        }
+        for place in range(lambda_e.shape[1])
+    ]
+
+
+def _pairs(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
+    pairs, lam, distances = notes.store.pairs(), notes.lam(), _distances(notes)
+    rows = []
+    for i, j in dict.fromkeys(notes.store.plan.pairs):
+        of_pair = (pairs == torch.tensor([i, j])).all(1)
+        if not of_pair.any():
+            continue
+        rows.append(
+            {
+                "pair": [i, j],
+                "num_sets": int(of_pair.sum()),
+                "first": float(lam[of_pair, 0].mean()),
+                "last": float(lam[of_pair, -1].mean()),
+                "lambda_e_sd": float(notes.lambda_e[of_pair].std(0, correction=0).mean()),
+                "third_class": _share(flags["third_class"][of_pair, 1:-1]),
+                "distance": float(distances[i, j]),
+                **{name: _share(flags[name][of_pair]) for name in ("monotone", "abrupt", "odd")},
+            }
+        )
+    return rows
+
+
+def _classes(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
+    distances = _distances(notes).fill_diagonal_(torch.inf)
+    pairs = notes.store.pairs()
+    return [
+        {
+            "norm": float(notes.prototypes[c].norm()),
+            "nearest": int(distances[c].argmin()),
+            "distance": float(distances[c].min()),
+            "ends_look_right": _share(flags["end_looks_right"][pairs == c]),
+        }
+        for c in range(len(distances))
+    ]
+
+
+def _share(flags: Tensor) -> float | None:
+    """Return the share that is true; None of nothing."""
+    return float(flags.double().mean()) if flags.numel() else None

@@ -1,0 +1,1 @@
+"""The ground floor: the error, whole files, artifacts, seeds, devices, progress."""

@@ -1,0 +1,148 @@
+"""Files that are either whole or absent, and digests of what they hold."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from semmix.core.errors import SemmixError
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; on success flush it to disk and rename it to `path`."""
+    path, temporary = Path(path), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _new_file(path)
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        if temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed half way left in a folder where nobody writes now."""
+    for path in folder.glob(".*"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name) and path.is_file():
+            remove_file(path)
+
+
+def remove_file(path: Path) -> None:
+    """Remove `path` if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> SemmixError:
+    return SemmixError(
+        f"cannot write {path}",
+        error.strerror or error,
+        "free some space or choose a writable folder, then run the same command again; "
+        "everything finished so far is kept",
+    )
+
+
+def _new_file(path: Path) -> Path:
+    """Return an empty file beside `path`; it is as private as the user's umask says."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # see remove_leftovers
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    return temporary
+
+
+def printable(path: Path | str) -> str:
+    """Return the path as valid text, even where its bytes are not."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON, atomically."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON value in `path`."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SemmixError(
+            f"cannot read {path}", error, "check the path, or delete the file and make it again"
+        ) from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any = None) -> None:
+    """Write tensors as safetensors, atomically; the same content always gives the same bytes.
+
+    `header` is stored as one JSON string: the format keeps several metadata keys in random order.
+    """
+    metadata = None if header is None else {"semmix": json.dumps(header, sort_keys=True)}
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, save(ready, metadata))
+
+
+DAMAGED = "the file is missing or damaged: make it again"
+"""What to do about a file of tensors, where nobody knows better."""
+
+
+def read_tensors(path: Path, fix: str = DAMAGED) -> dict[str, torch.Tensor]:
+    """Return the tensors in `path`; `fix` says what to do where it cannot be read."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise SemmixError(f"cannot read {path}", error, fix) from error
+
+
+def read_named_tensors(path: Path, *names: str) -> list[torch.Tensor]:
+    """Return the tensors of these names in `path`."""
+    tensors = read_tensors(path)
+    for name in names:
+        if name not in tensors:
+            raise SemmixError(f"{path} holds no {name!r}", ", ".join(tensors) or "nothing", DAMAGED)
+    return [tensors[name] for name in names]
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON-like value, independent of key order."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 over names, types, shapes and bytes, independent of dict order."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    total = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()

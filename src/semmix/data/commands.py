@@ -1,0 +1,125 @@
+"""`semmix data list | get | import | check`, as functions of their settings."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from semmix.core.progress import say
+from semmix.data.catalog import CATALOG, Entry, find_entry, read_source, verify_parts
+from semmix.data.download import fetch, taking_turns
+from semmix.data.folder import check_folder
+from semmix.data.imported import data_root, is_stored, load_parts, save_parts
+from semmix.data.listing import looks_like_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DataConfig:
+    root: Path | None = None
+    """Folder of imported data sets; $SEMMIX_DATA or ~/.cache/semmix/datasets if not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataListConfig(_DataConfig):
+    """Show the known data sets and which of them are here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataGetConfig(_DataConfig):
+    """Download a data set from its authors, check it and import it."""
+
+    name: Positional[str]
+    """The data set, such as cifar10."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataImportConfig(_DataConfig):
+    """Import a data set from files you have, after checking that they are that data set."""
+
+    name: Positional[str]
+    """The data set, such as cifar10."""
+
+    source: Positional[Path]
+    """An archive, an .npz or a folder; `semmix data list` says what each can be read from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCheckConfig(_DataConfig):
+    """Check an imported data set against its digests, or every file of an image folder."""
+
+    name: Positional[str]
+    """The data set, or the path of an image folder or of a .csv or .jsonl file."""
+
+
+def list_data(config: DataListConfig) -> dict[str, bool]:
+    """Return, for every known data set, whether it is here."""
+    root = data_root(config.root)
+    say(f"data folder: {root}")
+    say(f"{'digits':18} here      1797 images of 1 x 8 x 8, from scikit-learn")
+    here = {name: is_stored(name, root) for name in CATALOG}
+    for name, entry in CATALOG.items():
+        shape = " x ".join(map(str, entry.image_shape))
+        images = f"{sum(entry.num_images.values())} images of {shape}"
+        say(f"{name:18} {'here' if here[name] else 'not here':9} {images}, from {entry.sources}")
+    return {"digits": True, **here}
+
+
+def get_data(config: DataGetConfig) -> Path:
+    """Return the folder of the data set, downloaded and imported if it was not there."""
+    entry, root = find_entry(config.name), data_root(config.root)
+    if is_stored(entry.name, root):
+        return _already_here(entry, root)
+    lock = root / "downloads" / f"{entry.name}.lock"
+    with taking_turns(lock):
+        if is_stored(entry.name, root):  # by the process that we waited for
+            return _already_here(entry, root)
+        _download(entry, root)
+        lock.unlink(missing_ok=True)  # whoever waits for it will find the data set
+    return root / entry.name
+
+
+def _download(entry: Entry, root: Path) -> None:
+    folder = root / "downloads" / entry.name
+    files = [fetch(download, folder) for download in entry.downloads]
+    _import(entry, files[0] if len(files) == 1 else folder, root)
+    shutil.rmtree(folder)
+
+
+def import_data(config: DataImportConfig) -> Path:
+    """Return the folder of the data set, imported from `source` if it was not there."""
+    entry, root = find_entry(config.name), data_root(config.root)
+    if is_stored(entry.name, root):
+        return _already_here(entry, root)
+    return _import(entry, config.source, root)
+
+
+def _already_here(entry: Entry, root: Path) -> Path:
+    say(f"{entry.name} is already in {root / entry.name}; delete that folder to import it again")
+    return root / entry.name
+
+
+def _import(entry: Entry, source: Path, root: Path) -> Path:
+    say(f"reading {entry.title} from {source}")
+    parts = read_source(entry, source)
+    artifact = save_parts(entry.name, parts, source.name, root)
+    counts = ", ".join(f"{len(split)} {part}" for part, split in parts.splits.items())
+    how = "digests verified" if entry.order_free_digests else "counted"
+    say(f"{entry.name}: {counts} images, {how}, in {artifact.folder}")
+    return artifact.folder
+
+
+def check_data(config: DataCheckConfig) -> int:
+    """Return the exit status: 0 if all is well, 1 if files of the folder cannot be used."""
+    if config.name not in CATALOG and looks_like_path(config.name):
+        report = check_folder(Path(config.name))
+        say("\n".join([*report.lines(), *report.advice()]))
+        return 1 if report.skipped or report.advice() else 0
+    if config.name == "digits":
+        say("digits come with scikit-learn: nothing to check")
+        return 0
+    entry, root = find_entry(config.name), data_root(config.root)
+    parts = verify_parts(entry, load_parts(entry.name, root), root / entry.name)
+    for part, split in parts.splits.items():
+        say(f"{entry.name} {part}: {len(split)} images, digest {split.digest}")
+    return 0

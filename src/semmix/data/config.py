@@ -1,0 +1,47 @@
+"""The choice of a data set, as every command takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from semmix.data.dataset import Dataset
+from semmix.data.load import load_dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig:
+    """Which images, and how they are split."""
+
+    dataset: Positional[str]
+    """A data set (semmix data list), a folder of class folders, or a .csv or .jsonl of paths."""
+    root: Path | None = None
+    """Where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets by default."""
+    protocol: str = "code"
+    """Split of the published code (45,000/5,000/10,000) or of the paper (50,000/5,000/5,000)."""
+    split_seed: int = 0
+    """Seed of the split."""
+    train_size: int | None = None
+    """Use this many training images, the classes in their proportions; all by default."""
+    imbalance: float | None = None
+    """Make a long tail: size of the largest class over that of the smallest."""
+    size: int | None = None
+    """Scale and crop the images to this height and width; needed where a folder's sizes differ."""
+    strict: bool = False
+    """Refuse an image folder with unusable files instead of skipping them."""
+
+    def load(self, max_resident_gib: float | None = None) -> Dataset:
+        """Return the data set; a folder that needs more memory than allowed stays in its files."""
+        return load_dataset(
+            self.dataset,
+            root=self.root,
+            protocol=self.protocol,
+            seed=self.split_seed,
+            train_size=self.train_size,
+            imbalance=self.imbalance,
+            size=self.size,
+            strict=self.strict,
+            max_resident_gib=max_resident_gib,
+        )

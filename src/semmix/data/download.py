@@ -1,0 +1,137 @@
+"""Download with resume: what has arrived is kept, whatever ends the attempt."""
+
+import contextlib
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from semmix.core.errors import SemmixError
+from semmix.core.progress import progress, say
+from semmix.data.catalog import Download
+
+BLOCK = 2**18
+MIB = 2**20
+TIMEOUT_SECONDS = 30
+NUM_ATTEMPTS = 4
+
+
+@contextlib.contextmanager
+def taking_turns(lock: Path) -> Iterator[None]:
+    """Wait until no other process holds `lock`; the system takes it from one that dies."""
+    with _open_lock(lock) as file:
+        _wait_for_turn(file)
+        yield
+
+
+def _open_lock(lock: Path) -> BinaryIO:
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return open(lock, "ab")
+    except OSError as error:
+        fix = "choose a writable folder with --root"
+        raise SemmixError(f"cannot write {lock}", error.strerror, fix) from error
+
+
+def _wait_for_turn(file: BinaryIO) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows: as on file systems without locks
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for another process that holds {file.name}")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # some network file systems have no locks; the MD5 still finds mixed-up bytes
+        pass
+
+
+def fetch(download: Download, folder: Path) -> Path:
+    """Return the path of the downloaded file, whole and of the right MD5."""
+    path = folder / download.file_name
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        if not path.exists() or _md5(path) != download.md5:
+            folder.mkdir(parents=True, exist_ok=True)
+            _fetch_rest(download, partial)
+            _check_whole(download, partial)
+            os.replace(partial, path)
+        return path
+    except urllib.error.HTTPError as error:
+        raise _failed(download, f"HTTP status {error.code}", partial) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _failed(download, error, partial) from error
+
+
+def _check_whole(download: Download, partial: Path) -> None:
+    seen = _md5(partial)
+    if seen != download.md5:
+        partial.unlink()
+        fix = f"{download.md5} is expected; run the command again, or import the file yourself"
+        raise SemmixError(f"{download.file_name} is damaged", f"MD5 {seen}", fix)
+
+
+def _failed(download: Download, why: object, partial: Path) -> SemmixError:
+    kept = partial.stat().st_size / MIB if partial.exists() else 0
+    fix = f"run the command again to go on; {kept:.1f} MiB are kept in {partial}"
+    return SemmixError(f"could not download {download.url}", why, fix)
+
+
+def _fetch_rest(download: Download, partial: Path) -> None:
+    """Append what is missing, in a few attempts; each begins where the last one ended."""
+    for attempt in range(1, NUM_ATTEMPTS + 1):
+        try:
+            _fetch_once(download, partial)
+            return
+        except (ConnectionError, TimeoutError, http.client.HTTPException, _ShortError):
+            if attempt == NUM_ATTEMPTS:
+                raise
+
+
+class _ShortError(OSError):
+    """The connection ended before the file did."""
+
+
+def _fetch_once(download: Download, partial: Path) -> None:
+    have = partial.stat().st_size if partial.exists() else 0
+    headers = {"User-Agent": "semmix", "Range": f"bytes={have}-"}
+    request = urllib.request.Request(download.url, headers=headers)
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # nothing lies beyond what we have
+            return
+        raise
+    with response:
+        if response.status != 206:  # this server cannot resume: from the beginning
+            have = 0
+        with open(partial, "ab" if have else "wb") as file:
+            _copy(response, file, download.file_name, have)
+
+
+def _copy(response: http.client.HTTPResponse, file: BinaryIO, title: str, have: int) -> None:
+    length = response.length  # None where the server does not tell
+    total = have + (length or 0)
+    received = 0
+    with progress(f"{title} (MiB)", total // MIB, done=have // MIB) as bar:
+        while block := response.read(BLOCK):
+            before = have + received
+            file.write(block)
+            received += len(block)
+            bar.advance((before + len(block)) // MIB - before // MIB)
+    if length is not None and received < length:
+        raise _ShortError(f"only {have + received} of {total} bytes arrived")
+
+
+def _md5(path: Path) -> str:
+    total = hashlib.md5(usedforsecurity=False)
+    with open(path, "rb") as file:
+        while block := file.read(MIB):
+            total.update(block)
+    return total.hexdigest()

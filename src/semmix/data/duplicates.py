@@ -1,0 +1,137 @@
+"""Images that are the same, or nearly: re-saved, rescaled or slightly touched copies.
+
+Every image becomes a thumbnail, and the thumbnail's shape (mean and contrast taken out) a few
+64-bit perceptual hashes: eight random projections, each rounded to one byte. Copies share at least
+one hash nearly always, other images hardly ever (locality-sensitive hashing: Datar et al. 2004), so
+only images that share one are compared. The thumbnails themselves decide.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from semmix.core.seeds import fold_seed
+from semmix.data.dataset import CHUNK, Split
+
+THUMB_SIDE = 12
+NUM_HASHES, NUM_PROJECTIONS = 10, 8
+CELL = 0.6
+"""Width of a hash's cells, where a shape has length 1 and a copy's differs by `SAME_SHAPE` at most:
+copies that differ by half of that share a hash with probability 0.999, by all of it with 0.98."""
+SAME_SHAPE = 0.1
+"""Largest difference of two copies, as a part of the image's own contrast (correlation 0.995)."""
+NOISE = 1.0
+"""And so many grey levels on top, for images without contrast."""
+MAX_PAIRS = 2_000_000
+"""Pairs compared for one hash; of a crowd that shares it, those next to each other come first."""
+COMPARED_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Duplicates:
+    """For every image the row of the first one like it; an image of its own has its own row."""
+
+    exact: Tensor  # int64 [N]: the same pixels
+    near: Tensor  # int64 [N]: the same or nearly the same
+
+    def sets(self, first: Tensor) -> list[list[int]]:
+        """Return the rows of `exact` or `near` images that occur more than once, in sets."""
+        order = torch.argsort(first, stable=True)
+        _, counts = first[order].unique_consecutive(return_counts=True)
+        return [rows.tolist() for rows in order.split(counts.tolist()) if len(rows) > 1]
+
+    def across(self, kinds: Sequence[str]) -> list[list[int]]:
+        """Return the sets of near copies of several kinds (classes, parts), two such rows first."""
+        found = []
+        for first, *others in self.sets(self.near):
+            if strange := [row for row in others if kinds[row] != kinds[first]]:
+                others.remove(strange[0])
+                found.append([first, strange[0], *others])
+        return found
+
+
+def find_duplicates(split: Split) -> Duplicates:
+    """Return which images of the split are copies of which."""
+    digests, thumbs = _describe(split)
+    first_with: dict[bytes, int] = {}
+    exact = np.array([first_with.setdefault(d, row) for row, d in enumerate(digests)])
+    rows = np.flatnonzero(exact == np.arange(len(exact)))  # one of each
+    pairs = [rows[pair] for pair in near_pairs(thumbs[rows])]
+    pairs.append(np.stack([exact, np.arange(len(exact))], axis=1))
+    near = _first_of_component(np.concatenate(pairs), len(exact))
+    return Duplicates(torch.from_numpy(exact), torch.from_numpy(near))
+
+
+def near_pairs(thumbs: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield rows [P, 2] of thumbnails, uint8 [N, D], that are copies; a pair may come twice."""
+    for hashes in perceptual_hashes(thumbs).T:
+        order = np.argsort(hashes, kind="stable")
+        for places in _pairs_of_equals(hashes[order]):
+            yield from _confirmed(order[places], thumbs)
+
+
+def perceptual_hashes(thumbs: np.ndarray) -> np.ndarray:
+    """Return hashes uint64 [N, NUM_HASHES] of thumbnails uint8 [N, D]."""
+    num_cells = NUM_HASHES * NUM_PROJECTIONS
+    random = np.random.default_rng(fold_seed("perceptual hash"))
+    directions = random.standard_normal((thumbs.shape[1], num_cells), dtype=np.float32)
+    offsets = random.uniform(0, CELL, num_cells).astype(np.float32)
+    cells = [
+        np.floor((_shapes(some) @ directions + offsets) / CELL)
+        for some in np.array_split(thumbs, math.ceil(len(thumbs) / COMPARED_AT_ONCE))
+    ]
+    nearby = np.clip(np.concatenate(cells), -128, 127).astype(np.int8)  # 20 cells in all are usual
+    return nearby.view(np.uint64)
+
+
+def _shapes(thumbs: np.ndarray) -> np.ndarray:
+    """Return float32 [N, D], each row of mean 0 and length 1, or near 0 without contrast."""
+    values = thumbs.astype(np.float32)
+    values -= values.mean(1, keepdims=True)
+    return values / ((values.std(1, keepdims=True) + NOISE) * math.sqrt(values.shape[1]))
+
+
+def _describe(split: Split) -> tuple[list[bytes], np.ndarray]:
+    """Return digests of the pixels and thumbnails uint8 [N, D]."""
+    digests: list[bytes] = []
+    thumbs = []
+    for images in split.images.split(CHUNK):
+        digests += [hashlib.blake2b(image.data, digest_size=16).digest() for image in images.contiguous().numpy()]
+        small = F.adaptive_avg_pool2d(images.float(), THUMB_SIDE).round()
+        thumbs.append(small.to(torch.uint8).flatten(1).numpy())
+    return digests, np.concatenate(thumbs)
+
+
+def _pairs_of_equals(keys: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield places [P, 2] of equal keys in sorted `keys`, near ones first, up to `MAX_PAIRS`."""
+    starts, num_pairs = np.arange(len(keys)), 0
+    for offset in range(1, len(keys)):
+        starts = starts[starts + offset < len(keys)]
+        starts = starts[keys[starts] == keys[starts + offset]]
+        num_pairs += len(starts)
+        if not len(starts) or num_pairs > MAX_PAIRS:
+            return
+        yield np.stack([starts, starts + offset], axis=1)
+
+
+def _confirmed(rows: np.ndarray, thumbs: np.ndarray) -> Iterator[np.ndarray]:
+    for some in np.array_split(rows, max(1, math.ceil(len(rows) / COMPARED_AT_ONCE))):
+        a, b = (thumbs[some[:, side]].astype(np.float32) for side in (0, 1))
+        difference = np.sqrt(np.square(a - b).mean(1))
+        yield some[difference <= SAME_SHAPE * a.std(1) + NOISE]
+
+
+def _first_of_component(pairs: np.ndarray, num: int) -> np.ndarray:
+    """Return for each of `num` rows the first row it is linked to by a chain of pairs."""
+    links = coo_array((np.ones(len(pairs)), pairs.T), shape=(num, num))
+    _, component = connected_components(links, directed=False)
+    _, first = np.unique(component, return_index=True)
+    return first[component]

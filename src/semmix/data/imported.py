@@ -1,0 +1,71 @@
+"""Where imported data sets live: one folder each, safetensors and a manifest with digests."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from semmix.core.artifact import Artifact, begin_artifact, open_artifact
+from semmix.core.errors import SemmixError
+from semmix.core.files import write_tensors
+from semmix.data.dataset import Parts, Split
+
+MANIFEST = "dataset.json"
+KIND = "dataset"
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """Return the folder of imported data sets: `root`, $SEMMIX_DATA, or one in the user's cache."""
+    chosen = root or os.environ.get("SEMMIX_DATA") or "~/.cache/semmix/datasets"
+    return Path(chosen).expanduser()
+
+
+def is_stored(name: str, root: Path) -> bool:
+    """Return whether the data set was imported to its end."""
+    there = (root / name / MANIFEST).exists()
+    return there and open_artifact(root / name, MANIFEST, KIND).finished
+
+
+def save_parts(name: str, parts: Parts, source: str, root: Path) -> Artifact:
+    """Write a data set; an import that was interrupted is simply written again."""
+    folder = root / name
+    artifact = begin_artifact(folder, MANIFEST, KIND, inputs={"name": name})
+    for part, split in parts.splits.items():
+        tensors = {"images": split.images, "labels": split.labels}
+        write_tensors(folder / f"{part}.safetensors", tensors)
+    artifact.finish(
+        source=source,
+        class_names=list(parts.class_names),
+        parts={part: {"num_images": len(split), "digest": split.digest} for part, split in parts.splits.items()},
+    )
+    return artifact
+
+
+def load_parts(name: str, root: Path) -> Parts:
+    """Return an imported data set, after comparing its digests with the manifest's."""
+    folder = root / name
+    if not is_stored(name, root):
+        raise SemmixError(
+            f"{name} is not in the data folder",
+            root,
+            f"run `semmix data get {name}`, or `semmix data import {name} SOURCE`",
+        )
+    manifest = open_artifact(folder, MANIFEST, KIND).manifest
+    splits = {part: _load_part(folder, part, entry) for part, entry in manifest["parts"].items()}
+    return Parts(splits, tuple(manifest["class_names"]))
+
+
+def _load_part(folder: Path, part: str, entry: dict[str, Any]) -> Split:
+    path = folder / f"{part}.safetensors"
+    fix = f"delete {folder} and import the data set again"
+    try:
+        tensors = load_file(path)
+        split = Split(tensors["images"], tensors["labels"])
+    except (OSError, KeyError, SafetensorError) as error:
+        raise SemmixError(f"{path} cannot be read", error, fix) from error
+    if split.digest != entry["digest"]:
+        seen = f"digest {split.digest[:16]}, not {entry['digest'][:16]}"
+        raise SemmixError(f"{path} is damaged", seen, fix)
+    return split

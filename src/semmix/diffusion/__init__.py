@@ -1,0 +1,104 @@
+"""Class-conditional diffusion models: the protocol, and how one is loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from semmix.core.device import pick_device
+from semmix.core.errors import SemmixError, unknown_name
+
+
+class Generator(Protocol):
+    """What a class-conditional diffusion model must offer to make mixed sets.
+
+    Plain attributes will do. A model that works in a latent space also has `latent_shape` and
+    `decode(latents) -> images in [-1, 1]`. One that takes class weights of zero for "no class",
+    because it was trained with label dropout, may say `knows_no_class = True`: it can be guided.
+    One that embeds class weights linearly may say `takes_emphasis = True`: these may then be a
+    little below 0 or above 1.
+    """
+
+    @property
+    def name(self) -> str:
+        """Named in the stores it fills."""
+        ...
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of its images."""
+        ...
+
+    @property
+    def num_classes(self) -> int:
+        """Classes it knows."""
+        ...
+
+    @property
+    def trained_on(self) -> str | None:
+        """Digest of the split it learned from; None when unknown."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever its images would."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where `denoise` wants its tensors."""
+        ...
+
+    def denoise(self, x: Tensor, sigma: Tensor, class_weights: Tensor) -> Tensor:
+        """Return E[clean image | x, class weights], [N, C, H, W].
+
+        Args:
+            x: Clean images in [-1, 1] plus sigma times standard normal noise, [N, C, H, W].
+            sigma: Noise levels, [N].
+            class_weights: Rows on the simplex, [N, K].
+        """
+        ...
+
+
+def load_generator(spec: str | Path, device: str = "auto") -> Generator:
+    """Return the generator in a folder, or the one called `zoo:NAME`.
+
+    The zoo is looked for in `$SEMMIX_ZOO`, in `./zoo`, and beside the source checkout. Models
+    of the diffusers library are `diffusers:FOLDER`, `dit:FOLDER`, `sd:FOLDER` (docs/adapters.md).
+    """
+    from semmix.diffusion.adapters_diffusers import load_adapter
+    from semmix.diffusion.folder import load_folder
+
+    if str(spec).startswith(("diffusers:", "dit:", "sd:")):
+        return load_adapter(str(spec), pick_device(device))
+    return load_folder(find_folder(spec), pick_device(device))
+
+
+def find_folder(spec: str | Path) -> Path:
+    """Return the folder that a path or `zoo:NAME` means."""
+    folder = _zoo_folder(str(spec)[4:]) if str(spec).startswith("zoo:") else Path(spec)
+    if not folder.is_dir():
+        fix = "give a folder that holds generator.json, or zoo:NAME"
+        raise SemmixError("no generator here", folder, fix)
+    return folder
+
+
+def _zoo_folder(name: str) -> Path:
+    found = {
+        manifest.parent.name: manifest.parent for zoo in reversed(_zoos()) for manifest in zoo.glob("*/generator.json")
+    }
+    if name not in found:
+        known = found or ["(none: set SEMMIX_ZOO to the zoo's folder)"]
+        raise unknown_name("zoo generator", name, known)
+    return found[name]
+
+
+def _zoos() -> list[Path]:
+    """Return the folders to look in, the most wanted first."""
+    named = os.environ.get("SEMMIX_ZOO")
+    checkout = Path(__file__).resolve().parents[3]
+    return [*([Path(named)] if named else []), Path("zoo"), checkout / "zoo"]

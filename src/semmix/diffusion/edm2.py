@@ -1,0 +1,265 @@
+"""EDM2's magnitude-preserving network, for loading official weights.
+
+Official files store raw weights that are normalised at every use. `fold_magnitudes` does it once,
+when a checkpoint is converted, so the layers here are plain convolutions.
+
+References: Karras et al. 2024, https://arxiv.org/abs/2312.02696 (EDM2), appendix B.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from semmix.diffusion.edm import from_json, precondition
+from semmix.diffusion.networks import Resample, resample_box, skip_widths
+
+PIXEL_EPS = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class EDM2Config:
+    """The network of an EDM2 generator."""
+
+    resolution: int
+    """Height and width of the images."""
+    channels: int
+    """Colours of the images."""
+    num_classes: int
+    """Classes; 0 for a network without labels."""
+    architecture: Literal["EDM2UNet"] = "EDM2UNet"
+    """Tells this configuration from EDM's."""
+    model_channels: int = 192
+    """Width of the first level."""
+    channel_mult: tuple[int, ...] = (1, 2, 3, 4)
+    """Width of each level as a multiple of `model_channels`."""
+    num_blocks: int = 3
+    """Residual blocks of a level."""
+    attn_resolutions: tuple[int, ...] = (16, 8)
+    """Image sizes at which blocks have attention."""
+    channel_mult_noise: int | None = None
+    """Width of the noise embedding as a multiple; None: that of the first level."""
+    channel_mult_emb: int | None = None
+    """Width of the embedding as a multiple; None: that of the widest level."""
+    channels_per_head: int = 64
+    """Channels of an attention head."""
+    dropout: float = 0.0
+    """Dropout of the official training; without effect here."""
+    label_balance: float = 0.5
+    """Share of the class in the embedding."""
+    concat_balance: float = 0.5
+    """Share of the skip in a concatenation."""
+    res_balance: float = 0.3
+    """Share of the residual branch in its sum."""
+    attn_balance: float = 0.3
+    """Share of attention in its sum."""
+    clip_act: float | None = 256
+    """Limit of activations."""
+    sigma_data: float = 0.5
+    """Standard deviation of the images in [-1, 1]."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> EDM2Config:
+        """Return the configuration that `asdict` and JSON made of one."""
+        return from_json(cls, value)
+
+
+def normalize(x: Tensor, dims: list[int]) -> Tensor:
+    """Return `x` scaled to a mean square of one over `dims`."""
+    rms = x.float().square().mean(dims, keepdim=True).sqrt()
+    return (x / (PIXEL_EPS + rms)).to(x.dtype)
+
+
+def mp_silu(x: Tensor) -> Tensor:
+    """Magnitude-preserving SiLU, equation 81."""
+    return F.silu(x) / 0.596
+
+
+def mp_sum(a: Tensor, b: Tensor, share: float) -> Tensor:
+    """Magnitude-preserving sum, equation 88."""
+    return ((1 - share) * a + share * b) / math.hypot(1 - share, share)
+
+
+def mp_cat(a: Tensor, b: Tensor, share: float) -> Tensor:
+    """Magnitude-preserving concatenation, equation 103."""
+    na, nb = a.shape[1], b.shape[1]
+    scale = math.sqrt(na + nb) / math.hypot(1 - share, share)
+    return torch.cat([a * (scale * (1 - share) / na**0.5), b * (scale * share / nb**0.5)], dim=1)
+
+
+def fold_magnitudes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights ready for use: every filter normalised and divided by sqrt(fan-in).
+
+    Equations 47 and 66; gains (numbers) and Fourier features (vectors) stay as they are.
+    """
+    return {name: _folded(weight.float()) for name, weight in weights.items()}
+
+
+def _folded(weight: Tensor) -> Tensor:
+    if weight.ndim < 2:
+        return weight
+    return normalize(weight, list(range(1, weight.ndim))) / math.sqrt(weight[0].numel())
+
+
+class Fourier(nn.Module):
+    """Magnitude-preserving Fourier features, equation 75."""
+
+    freqs: Tensor
+    phases: Tensor
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.register_buffer("freqs", 2 * math.pi * torch.randn(channels))
+        self.register_buffer("phases", 2 * math.pi * torch.rand(channels))
+
+    def forward(self, noise: Tensor) -> Tensor:
+        return (torch.outer(noise, self.freqs) + self.phases).cos() * math.sqrt(2)
+
+
+def conv(cin: int, cout: int, kernel: int) -> nn.Conv2d:
+    """Return a convolution without bias that keeps the size."""
+    return nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=False)
+
+
+def linear(cin: int, cout: int) -> nn.Linear:
+    """Return a linear map without bias."""
+    return nn.Linear(cin, cout, bias=False)
+
+
+class Block(nn.Module):
+    """EDM2's encoder or decoder block, figure 21."""
+
+    mode: Resample
+
+    def __init__(
+        self,
+        cin: int,
+        cout: int,
+        emb: int,
+        config: EDM2Config,
+        *,
+        decoder: bool,
+        attention: bool = False,
+        mode: Resample = None,
+    ):
+        super().__init__()
+        self.config, self.decoder, self.mode = config, decoder, mode
+        self.num_heads = cout // config.channels_per_head if attention else 0
+        self.emb_gain = nn.Parameter(torch.zeros([]))
+        self.conv_res0 = conv(cin if decoder else cout, cout, 3)
+        self.emb_linear = linear(emb, cout)
+        self.conv_res1 = conv(cout, cout, 3)
+        self.conv_skip = conv(cin, cout, 1) if cin != cout else None
+        self.attn_qkv = conv(cout, 3 * cout, 1) if self.num_heads else None
+        self.attn_proj = conv(cout, cout, 1) if self.num_heads else None
+
+    def forward(self, x: Tensor, emb: Tensor) -> Tensor:
+        x = resample_box(x, self.mode)
+        if not self.decoder:
+            x = normalize(x if self.conv_skip is None else self.conv_skip(x), [1])
+        scale = self.emb_linear(emb) * self.emb_gain + 1
+        y = self.conv_res0(mp_silu(x))
+        y = self.conv_res1(mp_silu(y * scale[:, :, None, None].to(y.dtype)))
+        if self.decoder and self.conv_skip is not None:
+            x = self.conv_skip(x)
+        x = mp_sum(x, y, self.config.res_balance)
+        if self.num_heads:
+            x = mp_sum(x, self.attend(x), self.config.attn_balance)
+        limit = self.config.clip_act
+        return x if limit is None else x.clip(-limit, limit)
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Return cosine-like self-attention over the pixels of `x`."""
+        assert self.attn_qkv is not None
+        assert self.attn_proj is not None
+        n, c, h, w = x.shape
+        qkv = self.attn_qkv(x).reshape(n, self.num_heads, c // self.num_heads, 3, h * w)
+        q, k, v = (part.transpose(-1, -2) for part in normalize(qkv, [2]).unbind(3))
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(-1, -2)
+        return self.attn_proj(mixed.reshape(n, c, h, w))
+
+
+class EDM2UNet(nn.Module):
+    """EDM2's U-Net."""
+
+    def __init__(self, config: EDM2Config):
+        super().__init__()
+        self.config = config
+        widths = [config.model_channels * mult for mult in config.channel_mult]
+        noise = config.model_channels * (config.channel_mult_noise or config.channel_mult[0])
+        emb = config.model_channels * (config.channel_mult_emb or max(config.channel_mult))
+        self.out_gain = nn.Parameter(torch.zeros([]))
+        self.emb_fourier = Fourier(noise)
+        self.emb_noise = linear(noise, emb)
+        self.emb_label = linear(config.num_classes, emb) if config.num_classes else None
+        self.enc, self.dec = _encoder(config, widths, emb), _decoder(config, widths, emb)
+        self.out_conv = conv(widths[0], config.channels, 3)
+
+    def forward(self, x: Tensor, noise: Tensor, class_weights: Tensor) -> Tensor:
+        emb = self.emb_noise(self.emb_fourier(noise))
+        if self.emb_label is not None:
+            label = self.emb_label(class_weights * math.sqrt(class_weights.shape[1]))
+            emb = mp_sum(emb, label, self.config.label_balance)
+        emb = mp_silu(emb)
+        x, skips = torch.cat([x, torch.ones_like(x[:, :1])], dim=1), []
+        for name, block in self.enc.items():
+            x = block(x) if name.endswith("_conv") else block(x, emb)
+            skips.append(x)
+        for name, block in self.dec.items():
+            x = mp_cat(x, skips.pop(), self.config.concat_balance) if "_block" in name else x
+            x = block(x, emb)
+        return self.out_conv(x) * self.out_gain
+
+
+def _encoder(config: EDM2Config, widths: list[int], emb: int) -> nn.ModuleDict:
+    enc = nn.ModuleDict()
+    width = widths[0]
+    for level, own in enumerate(widths):
+        size = config.resolution >> level
+        at = f"{size}x{size}"
+        if level == 0:  # one more channel, of ones, stands for the bias
+            enc[f"{at}_conv"] = conv(config.channels + 1, width, 3)
+        else:
+            enc[f"{at}_down"] = Block(width, width, emb, config, decoder=False, mode="down")
+        for k in range(config.num_blocks):
+            attention = size in config.attn_resolutions
+            enc[f"{at}_block{k}"] = Block(width, own, emb, config, decoder=False, attention=attention)
+            width = own
+    return enc
+
+
+def _decoder(config: EDM2Config, widths: list[int], emb: int) -> nn.ModuleDict:
+    dec = nn.ModuleDict()
+    skips = skip_widths(widths[0], widths, config.num_blocks)
+    width = widths[-1]
+    for level in reversed(range(len(widths))):
+        size = config.resolution >> level
+        at = f"{size}x{size}"
+        if level == len(widths) - 1:
+            dec[f"{at}_in0"] = Block(width, width, emb, config, decoder=True, attention=True)
+            dec[f"{at}_in1"] = Block(width, width, emb, config, decoder=True)
+        else:
+            dec[f"{at}_up"] = Block(width, width, emb, config, decoder=True, mode="up")
+        for k in range(config.num_blocks + 1):
+            cin, attention = width + skips.pop(), size in config.attn_resolutions
+            width = widths[level]
+            dec[f"{at}_block{k}"] = Block(cin, width, emb, config, decoder=True, attention=attention)
+    return dec
+
+
+class EDM2Denoiser(nn.Module):
+    """EDM's preconditioning around EDM2's network."""
+
+    def __init__(self, config: EDM2Config):
+        super().__init__()
+        self.sigma_data = config.sigma_data
+        self.unet = EDM2UNet(config)
+
+    def forward(self, x: Tensor, sigma: Tensor, class_weights: Tensor) -> Tensor:
+        """Return the denoised images [N, C, H, W] for noise levels [N] and class weights [N, K]."""
+        return precondition(self.unet, x, sigma, class_weights, self.sigma_data)

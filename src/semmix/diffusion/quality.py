@@ -1,0 +1,416 @@
+"""How good are generated images? Fréchet and kernel distance, copies, recognised classes.
+
+A distance means something only together with the extractor of its features, the number of samples
+and the reference it was measured against: `Score` keeps them together, and every printed line names
+them. The Fréchet distance in features of the usual Inception network is what is called FID.
+
+References: Heusel et al. 2017, https://arxiv.org/abs/1706.08500 (Fréchet distance);
+Bińkowski et al. 2018, https://arxiv.org/abs/1801.01401 (kernel distance).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from tyro.conf import OmitArgPrefixes, Positional
+
+from semmix.core.device import pick_device
+from semmix.core.errors import SemmixError
+from semmix.core.files import write_json
+from semmix.core.progress import say
+from semmix.data import Dataset
+from semmix.data.config import DatasetConfig
+from semmix.diffusion import Generator, load_generator
+from semmix.diffusion.samples import sample_classes
+from semmix.diffusion.sampling import MixConfig
+from semmix.networks import Classifier
+from semmix.networks.encoders import Encoder, load_encoder
+from semmix.networks.encoders.features import embed_all, embed_split
+from semmix.networks.saved import check_takes, load_classifier
+
+MIN_SAMPLES = 2048  # a covariance of Inception's 2,048 features has full rank from here on
+SUBSETS, SUBSET_SIZE = 100, 1000  # of the kernel distance, as published
+NEIGHBOUR_QUERIES = 2048  # images whose nearest training image is sought
+NEAR = 0.01  # share of held-out images that count as near a training image
+CHUNK = 1024
+
+
+class FeatureStatistics(NamedTuple):
+    """What the Fréchet distance needs of a set of features."""
+
+    num: int
+    mean: Tensor  # float64 [D]
+    covariance: Tensor  # float64 [D, D], divided by num - 1
+
+
+def feature_statistics(batches: Iterable[Tensor]) -> FeatureStatistics:
+    """Return number, mean and covariance of features [n, D] that come in batches.
+
+    Batches are merged by Chan, Golub and LeVeque's update, so only one is held at a time.
+    """
+    num, mean, scatter = 0, torch.tensor(0.0), torch.tensor(0.0)
+    for batch in batches:
+        batch = batch.double()
+        batch_mean = batch.mean(0)
+        centred, shift = batch - batch_mean, batch_mean - mean
+        total = num + len(batch)
+        scatter = scatter + centred.T @ centred
+        scatter = scatter + torch.outer(shift, shift) * (num * len(batch) / total)
+        mean = mean + shift * (len(batch) / total)
+        num = total
+    if num < 2:
+        raise SemmixError("a covariance needs features", f"{num} rows", "pass at least 2")
+    return FeatureStatistics(num, mean, scatter / (num - 1))
+
+
+def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -> float:
+    """Return |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^½), the squared distance of two normals.
+
+    The trace of the root is the sum of the roots of the eigenvalues of C1^½ C2 C1^½, which is
+    symmetric: no root of a general matrix is needed, and covariances may be singular.
+
+    >>> one, two = torch.eye(2), 4 * torch.eye(2)
+    >>> round(frechet_distance(torch.zeros(2), one, torch.ones(2), two), 6)
+    4.0
+    """
+    mean1, cov1, mean2, cov2 = (x.double() for x in (mean1, cov1, mean2, cov2))
+    values, vectors = torch.linalg.eigh(cov1)
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    root_trace = torch.linalg.eigvalsh(root @ cov2 @ root).clamp(min=0).sqrt().sum()
+    distance = (mean1 - mean2).square().sum() + cov1.trace() + cov2.trace() - 2 * root_trace
+    return max(0.0, float(distance))  # rounding can leave -1e-12
+
+
+def kernel_distance(
+    features1: Tensor, features2: Tensor, num_subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0
+) -> tuple[float, float]:
+    """Return mean and standard deviation of the unbiased squared MMD over random subsets.
+
+    The kernel is (x·y / D + 1)³.
+    """
+    smaller = min(len(features1), len(features2))
+    if not 2 <= subset_size <= smaller:
+        seen = f"subset_size={subset_size}, {smaller} features"
+        raise SemmixError("subsets do not fit the features", seen, f"use 2 to {smaller}")
+    random = torch.Generator().manual_seed(seed)
+
+    def subset(features: Tensor) -> Tensor:
+        rows = torch.randperm(len(features), generator=random)[:subset_size]
+        return features[rows.to(features.device)].double()
+
+    distances = torch.stack([_squared_mmd(subset(features1), subset(features2)) for _ in range(num_subsets)])
+    return float(distances.mean()), float(distances.std(correction=0))
+
+
+def _squared_mmd(x: Tensor, y: Tensor) -> Tensor:
+    """Return the unbiased squared MMD of equally many rows: pairs of a row with itself are out."""
+    num = len(x)
+    within = sum(_off_diagonal_sum(cubic_kernel(z, z)) for z in (x, y))
+    return within / (num * (num - 1)) - 2 * cubic_kernel(x, y).mean()
+
+
+def cubic_kernel(x: Tensor, y: Tensor) -> Tensor:
+    """Return (x·y / D + 1)³ of all rows of `x` with all rows of `y`."""
+    return (x @ y.T / x.shape[1] + 1) ** 3
+
+
+def _off_diagonal_sum(matrix: Tensor) -> Tensor:
+    return matrix.sum() - matrix.trace()
+
+
+def nearest_neighbours(queries: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each query's Euclidean distance to its nearest row of `pool`, and which row that is.
+
+    Args:
+        queries: `[N, D]`, features or flattened pixels.
+        pool: `[M, D]`.
+    """
+    distances, rows = [], []
+    for chunk in queries.split(CHUNK):
+        nearest = _nearest_rows(chunk, pool)
+        # the fast search cancels digits of small distances, so those found are measured anew
+        distances.append(torch.linalg.vector_norm(chunk - pool[nearest], dim=1))
+        rows.append(nearest)
+    return torch.cat(distances), torch.cat(rows)
+
+
+def _nearest_rows(queries: Tensor, pool: Tensor) -> Tensor:
+    best, rows = queries.new_full((len(queries),), math.inf), None
+    for start in range(0, len(pool), 8 * CHUNK):
+        distance, row = torch.cdist(queries, pool[start : start + 8 * CHUNK]).min(1)
+        rows = row if rows is None else torch.where(distance < best, row + start, rows)
+        best = torch.minimum(best, distance)
+    if rows is None:
+        raise SemmixError("nothing to find neighbours in", "0 rows", "pass a larger pool")
+    return rows
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Are samples nearer to training images than other real images are?"""
+
+    samples: float
+    """Median distance of a sample to its nearest training image."""
+    held_out: float
+    """The same for real images that were not trained on."""
+    near: float
+    """Share of samples as near as the nearest 1 % of held-out images; copies make it large."""
+
+
+def measure_copying(samples: Tensor, held_out: Tensor, train: Tensor) -> Copying:
+    """Return how near samples and held-out images come to training images, all [n, D]."""
+    of_samples, of_held_out = (nearest_neighbours(_spread(x, NEIGHBOUR_QUERIES), train)[0] for x in (samples, held_out))
+    near = (of_samples <= of_held_out.quantile(NEAR)).double().mean()
+    # of an even number, torch's own median is the smaller of the middle two
+    samples, held_out = (distances.quantile(0.5) for distances in (of_samples, of_held_out))
+    return Copying(float(samples), float(held_out), float(near))
+
+
+@torch.inference_mode()
+def recognition_rate(network: Classifier, images: Tensor, labels: Tensor) -> float:
+    """Return how often a trained classifier sees an image's own class."""
+    device = network.mean.device
+    predicted = [network(part.to(device)).argmax(1).cpu() for part in images.split(CHUNK)]
+    return float((torch.cat(predicted) == labels).double().mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Numbers about generated images, and all that is needed to compare them with others'."""
+
+    generator: str
+    """Name of the generator."""
+    generator_digest: str
+    """Names its weights."""
+    sampler: MixConfig
+    """How the samples were drawn."""
+    seed: int
+    """Of their noise."""
+    num_samples: int
+    """Samples, equally many of each class."""
+    extractor: str
+    """Name of the encoder whose features are compared."""
+    extractor_digest: str
+    """Names its weights."""
+    reference: str
+    """The data set and split compared with."""
+    reference_digest: str
+    """Names its images."""
+    num_reference: int
+    """Images in it."""
+    frechet: float
+    """Fréchet distance."""
+    kernel: float
+    """Kernel distance, mean over subsets."""
+    kernel_std: float
+    """Its standard deviation over subsets."""
+    feature_copying: Copying
+    """Nearness to training images in the extractor's features."""
+    pixel_copying: Copying
+    """Nearness to training images in pixels between 0 and 1."""
+    recognised: float | None = None
+    """Share of samples that a classifier sees as their class."""
+    recognised_real: float | None = None
+    """The same for held-out real images."""
+
+    def lines(self) -> list[str]:
+        """Return one line for each number, each complete in itself."""
+        features = f"features of {self.extractor} {self.extractor_digest[:12]}"
+        count = f"{self.num_samples} samples of {self.generator} {self.generator_digest[:12]}"
+        against = f"against {self.num_reference} images of {self.reference}"
+        given = f"{features}, {count} {against}"
+        lines = [
+            f"Fréchet distance {self.frechet:.4g} ({given})",
+            f"kernel distance {self.kernel:.3g} ± {self.kernel_std:.2g} ({given})",
+            _copying_line("features", self.feature_copying, f"{features}, {count}"),
+            _copying_line("pixels", self.pixel_copying, count),
+        ]
+        if self.recognised is not None:
+            real = f"held-out real images {self.recognised_real:.1%}"
+            lines.append(f"recognised as their class {self.recognised:.1%}, {real} ({count})")
+        return lines
+
+
+def _copying_line(space: str, copying: Copying, given: str) -> str:
+    return (
+        f"distance to the nearest training image in {space}: samples {copying.samples:.4g}, "
+        f"held-out images {copying.held_out:.4g}; {copying.near:.1%} of samples are as near "
+        f"as the nearest {NEAR:.0%} of held-out images ({given})"
+    )
+
+
+def score_generator(
+    generator: Generator,
+    data: Dataset,
+    encoder: Encoder,
+    *,
+    num_samples: int = 50_000,
+    sampler: MixConfig,
+    reference: str = "train",
+    classifier: Classifier | None = None,
+    seed: int = 0,
+    few: bool = False,
+) -> Score:
+    """Return the score of class samples drawn from `generator`.
+
+    Args:
+        generator: trained on `data.train`.
+        data: real images; `val` stands for those the generator has not seen.
+        encoder: extractor of the features.
+        num_samples: rounded up to equally many of each class.
+        sampler: how they are drawn.
+        reference: split of `data` whose features are compared.
+        classifier: trained on real images; measures how often class samples are recognised.
+        seed: of the samples' noise.
+        few: allow fewer than 2,048 images, whose distances say little.
+    """
+    split = data.splits[reference]
+    _check_match(generator, data)
+    _check_enough(min(num_samples, len(split)), few)
+    _check_classifier(classifier, data)
+    # Real images first: what cannot read them fails before the samples, which may take hours.
+    train, val = (embed_split(encoder, x, "features") for x in (data.train, data.val))
+    other = train if reference == "train" else embed_split(encoder, split, "features")
+    recognised_real = _recognition(classifier, data.val.images, data.val.labels)
+    per_class = math.ceil(num_samples / generator.num_classes)
+    images = sample_classes(generator, per_class, sampler, seed).flatten(0, 1)
+    labels = torch.arange(generator.num_classes).repeat_interleave(per_class)
+    features = embed_all(encoder, images, "features of samples")
+    subset_size = _subset_size(min(len(features), len(other)))
+    kernel, kernel_std = kernel_distance(features, other, subset_size=subset_size)
+    pixels = (_pixels(x) for x in (images, data.val.images, data.train.images))
+    return Score(
+        generator=generator.name,
+        generator_digest=generator.digest,
+        sampler=sampler.resolve(generator.device),
+        seed=seed,
+        num_samples=len(images),
+        extractor=encoder.name,
+        extractor_digest=encoder.digest,
+        reference=f"{data.name} {reference}",
+        reference_digest=split.digest,
+        num_reference=len(split),
+        frechet=_frechet_of(features, other),
+        kernel=kernel,
+        kernel_std=kernel_std,
+        feature_copying=measure_copying(features, val, train),
+        pixel_copying=measure_copying(*pixels),
+        recognised=_recognition(classifier, images, labels),
+        recognised_real=recognised_real,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorScore:
+    """Measure how good a generator's class samples are."""
+
+    generator: Positional[str]
+    """Folder of a generator, or zoo:NAME."""
+    data: OmitArgPrefixes[DatasetConfig]
+    """The images it learned from, split as it was trained."""
+    extractor: str
+    """Encoder of the features as kind:what, such as classifier:runs/ce-0."""
+    classifier: Path | None = None
+    """Run of a classifier trained on real images: how often does it recognise the samples?"""
+    samples: int = 50_000
+    """Samples to draw, rounded up to equally many of each class."""
+    reference: Literal["train", "val", "test"] = "train"
+    """Split to compare with."""
+    few: bool = False
+    """Allow fewer than 2,048 images; such distances say little and compare with nothing."""
+    seed: int = 0
+    """Seed of the samples' noise."""
+    sampler: OmitArgPrefixes[MixConfig] = field(default_factory=MixConfig)
+    """The solver."""
+    out: Path | None = None
+    """Also write the numbers to this JSON file."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def score_command(command: GeneratorScore) -> None:
+    """Draw samples, measure them, print the numbers."""
+    device = pick_device(command.device)
+    data = command.data.load()
+    _check_runs(command, data)
+    classifier = load_classifier(command.classifier)[0].to(device) if command.classifier else None
+    score = score_generator(
+        load_generator(command.generator, command.device),
+        data,
+        load_encoder(command.extractor, device),
+        num_samples=command.samples,
+        sampler=command.sampler,
+        reference=command.reference,
+        classifier=classifier,
+        seed=command.seed,
+        few=command.few,
+    )
+    for line in score.lines():
+        say(line)
+    if command.out:
+        write_json(command.out, asdict(score))
+
+
+def _frechet_of(features1: Tensor, features2: Tensor) -> float:
+    first, second = (feature_statistics(x.split(CHUNK)) for x in (features1, features2))
+    return frechet_distance(first.mean, first.covariance, second.mean, second.covariance)
+
+
+def _recognition(network: Classifier | None, images: Tensor, labels: Tensor) -> float | None:
+    return None if network is None else recognition_rate(network, images, labels)
+
+
+def _pixels(images: Tensor) -> Tensor:
+    return images.flatten(1).float() / 255
+
+
+def _spread(rows: Tensor, num: int) -> Tensor:
+    """Return at most `num` rows, evenly spread, so that every class has its share."""
+    return rows[torch.linspace(0, len(rows) - 1, min(num, len(rows))).long()]
+
+
+def _check_match(generator: Generator, data: Dataset) -> None:
+    if (generator.image_shape, generator.num_classes) != (data.image_shape, data.num_classes):
+        seen = f"{generator.image_shape} and {generator.num_classes} classes in the generator, "
+        seen += f"{data.image_shape} and {data.num_classes} in {data.name}"
+        raise SemmixError("generator and data differ", seen, "score it on what it learned from")
+    if generator.trained_on not in (None, data.train.digest):
+        fix = "choose the data set and split it was trained with: copies are sought in that split"
+        raise SemmixError("the generator learned from another split", generator.trained_on, fix)
+
+
+def _check_runs(command: GeneratorScore, data: Dataset) -> None:
+    """Refuse runs trained on other images, of which networks may make wrong numbers in silence."""
+    kind, _, run = command.extractor.partition(":")
+    if kind == "classifier":
+        check_takes(run, data.image_shape)
+    if command.classifier:
+        check_takes(command.classifier, data.image_shape, data.num_classes)
+
+
+def _check_classifier(network: Classifier | None, data: Dataset) -> None:
+    if network is not None and network.num_classes != data.num_classes:
+        seen = f"it knows {network.num_classes}, {data.name} has {data.num_classes}"
+        fix = "pass one trained on these classes"
+        raise SemmixError("the classifier has other classes", seen, fix)
+
+
+def _subset_size(num: int) -> int:
+    """Return the size of subsets of `num` features: no more than half, or all are much alike.
+
+    >>> _subset_size(50_000), _subset_size(100)
+    (1000, 50)
+    """
+    return max(2, min(SUBSET_SIZE, num // 2))
+
+
+def _check_enough(num: int, few: bool) -> None:
+    if num < MIN_SAMPLES and not few:
+        fix = f"use {MIN_SAMPLES} or more samples and reference images, or say --few"
+        raise SemmixError("too few images for a distance that compares", num, fix)

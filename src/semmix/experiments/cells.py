@@ -1,0 +1,211 @@
+"""One line of a table as data: what is trained and measured, and from which images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from semmix.core.files import digest
+from semmix.data.config import DatasetConfig
+from semmix.diffusion.sampling import MixConfig
+from semmix.experiments.protocols import PROTOCOLS, Protocol, training_config, training_of
+from semmix.report.tables import METHOD_NAMES
+from semmix.training.classifier import TrainConfig
+from semmix.training.generator import GeneratorConfig
+
+OWN = "own"
+"""As an encoder: a plain network trained on the same images. As a generator: one trained so."""
+
+METHODS_BY_NAME = {name: method for method, name in METHOD_NAMES.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """Where a cell's mixed images come from."""
+
+    learned_from: DatasetConfig
+    """The images a generator of our own learns from."""
+    generator: str = OWN
+    """own, or a generator's folder, or zoo:NAME."""
+    training: GeneratorConfig
+    """How a generator of our own is trained."""
+    sampler: MixConfig
+    """How sets are drawn."""
+    num_sets: int
+    """Sets in all."""
+    members: int = 8
+    """Images in a set; 2 are pure ends."""
+    encoder: str = OWN
+    """own, or an encoder as kind:what."""
+    labels: str = "reannotated"
+    """Label scheme."""
+    scale: float | None = None
+    """The scale s; chosen on validation images by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One line of one table: what is trained and measured, for every seed alike."""
+
+    table: str
+    row: str
+    """The line's name in the paper."""
+    data: DatasetConfig
+    """Data set, split, long tail."""
+    train: TrainConfig
+    """Classifier, method, options, epochs, schedule, eq_data."""
+    mixing: Mixing | None = None
+    """For methods that learn from mixed sets."""
+    times_encoder: int = 1
+    """How many times as long as an encoder of our own it is trained."""
+    measure: str = "plain"
+    """plain, hours, piece, tta, procal, or ood:DATASET: see `results.measure_run`."""
+    scaled: bool = False
+    """Whether the line is about probabilities after temperature scaling."""
+    paper: dict[str, float] = field(default_factory=dict, hash=False)
+    """The published numbers, by metric."""
+    seeds: int = 3
+    """Trainings."""
+    needs: str = ""
+    """What is missing before anyone could run it."""
+
+    @property
+    def name(self) -> str:
+        """What `--cells` matches, such as `cifar10/resnet50/CSM`."""
+        tail = f"-lt{self.data.imbalance:g}" if self.data.imbalance else ""
+        outside = f"/{self.measure.removeprefix('ood:')}" if self.measure.startswith("ood:") else ""
+        return f"{self.data.dataset}{tail}/{self.train.classifier}/{self.row}{outside}"
+
+    @property
+    def group(self) -> str:
+        """Its name without the row: cells that compete with each other share it."""
+        return self.name.replace(f"/{self.row}", "")
+
+    def run_name(self, seed: int) -> str:
+        """Return the folder of one training: the same in every table that needs the same one."""
+        words = (self.data.dataset, self.train.classifier, self.train.method)
+        return f"{'-'.join(words).replace(':', '-')}-{self.digest[:8]}-s{seed}"
+
+    @property
+    def digest(self) -> str:
+        """Names what decides the outcome of training, but for the seed."""
+        data = {k: v for k, v in asdict(self.data).items() if k != "root"}
+        train = {k: v for k, v in self.train.to_json().items() if k != "seed"}
+        content = {"data": data, "train": train, "mixing": _plain(self.mixing)}
+        if self.times_encoder > 1:  # once is the rule, and leaves runs the names they have
+            content["times_encoder"] = self.times_encoder
+        return digest(content)
+
+
+def _plain(mixing: Mixing | None) -> dict[str, Any] | None:
+    """Return what decides the mixed images as JSON values; where and how fast does not count."""
+    if mixing is None:
+        return None
+    content = {**asdict(mixing), "sampler": mixing.sampler.to_json()}
+    del content["learned_from"]["root"]
+    del content["training"]["device"], content["training"]["checkpoint_seconds"]
+    return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What holds for all cells of a plan."""
+
+    protocol: Protocol = PROTOCOLS["semmix"]
+    encoder: str = OWN
+    generator: str = OWN
+    scale: float | None = None
+    """The scale s of lines that name none; that of the data set and encoder by default."""
+    emphasis: float = 1.0
+    """How far mixed sets stretch the classes they show."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Options of csm in lines that do not set them."""
+    device: str = "auto"
+
+
+class CellBuilder:
+    """Makes the cells of one table on one data set with one classifier."""
+
+    def __init__(self, table: str, dataset: str, classifier: str, setting: Setting):
+        self.table, self.dataset, self.classifier = table, dataset, classifier
+        self.setting, self.training = setting, training_of(dataset)
+
+    def cell(
+        self,
+        row: str,
+        method: str,
+        paper: dict[str, float] | None = None,
+        *,
+        options: Mapping[str, object] | None = None,
+        eq_data: bool = False,
+        imbalance: float | None = None,
+        leaking: bool = False,
+        measure: str = "plain",
+        scaled: bool = False,
+        **mixing: Any,
+    ) -> Cell:
+        """Return one cell; `mixing` replaces fields of the data set's usual `Mixing`."""
+        protocol = self.setting.protocol
+        options = {**(self.setting.options if method == "csm" else {}), **(options or {})}
+        data = DatasetConfig(
+            dataset=self.dataset, protocol=protocol.split, imbalance=imbalance, train_size=self.training.train_size
+        )
+        train = replace(
+            training_config(method, self.dataset, protocol, options),
+            classifier=self.classifier,
+            eq_data=eq_data,
+            allow_leak=leaking,
+            device=self.setting.device,
+        )
+        learned_from = replace(data, imbalance=None) if leaking else data
+        sets = replace(self._mixing(learned_from), **mixing) if method == "csm" else None
+        return Cell(
+            table=self.table,
+            row=row,
+            data=data,
+            train=train,
+            mixing=sets,
+            measure=measure,
+            scaled=scaled,
+            paper=paper or {},
+            needs=self.training.needs,
+        )
+
+    def _mixing(self, learned_from: DatasetConfig) -> Mixing:
+        training = self.training
+        return Mixing(
+            learned_from=learned_from,
+            generator=self.setting.generator,
+            training=replace(training.generator, device=self.setting.device),
+            sampler=replace(training.sampler, emphasis=self.setting.emphasis),
+            num_sets=training.sets_per_pair * self.num_pairs,
+            encoder=self.setting.encoder,
+            scale=self.scale,
+        )
+
+    @property
+    def scale(self) -> float | None:
+        """The scale s of a line that has none of its own; None: chosen on validation images."""
+        encoder = self.setting.encoder
+        own = self.training.own_scale if encoder == OWN else None
+        return self.setting.scale or (self.training.clip_scale if encoder.startswith("clip:") else own)
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of classes."""
+        return self.training.num_classes * (self.training.num_classes - 1) // 2
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table or figure: where it was published, how its lines are made, what it shows."""
+
+    title: str
+    targets: tuple[tuple[str, str], ...]
+    """The published (data set, classifier)."""
+    build: Callable[[CellBuilder], list[Cell]]
+    columns: tuple[str, ...]
+    """Keys of `tables.COLUMNS`."""
+    figure: bool = False
+    """Whether the paper shows it as a figure, which `semmix report` draws."""

@@ -1,0 +1,147 @@
+"""Ours beside the paper's: the lines of a table, their ranks, and four ways to print them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from semmix.experiments.cells import Cell
+from semmix.experiments.published import COLUMNS
+from semmix.report.tables import Estimate, Metric, escape_latex, escape_markdown, show_estimate
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell and what came of it."""
+
+    cell: Cell
+    ours: dict[str, Estimate]
+    """By metric; empty where nothing was run."""
+    seeds: int
+    """Runs behind `ours`."""
+    command: str
+    """What fills it, or what is missing before anything can; empty once it is filled."""
+
+
+def delta(line: Line, key: str) -> float | None:
+    """Return ours less the paper's, where there are both."""
+    if key not in line.ours or key not in line.cell.paper:
+        return None
+    return line.ours[key].mean - line.cell.paper[key]
+
+
+def rank_key(columns: Sequence[str]) -> str:
+    """Return the metric by which lines are ranked: ECE where it is shown."""
+    return "ece" if "ece" in columns else columns[0]
+
+
+def ranks(lines: Sequence[Line], key: str) -> list[tuple[int | None, int | None]]:
+    """Return each line's rank among those of its group: ours, and the paper's.
+
+    Ours counts only lines that were run, so ranks mean little until a group is full.
+    """
+    sign = -1 if COLUMNS[key].higher_is_better else 1
+    ours = [sign * line.ours[key].mean if key in line.ours else None for line in lines]
+    paper = [sign * line.cell.paper[key] if key in line.cell.paper else None for line in lines]
+    groups = [line.cell.group for line in lines]
+    return list(zip(_ranks(ours, groups), _ranks(paper, groups), strict=True))
+
+
+def _ranks(values: Sequence[float | None], groups: Sequence[str]) -> list[int | None]:
+    """Return 1 + the number of better values in the same group; equal values share a rank."""
+    return [
+        None
+        if mine is None
+        else 1
+        + sum(
+            theirs is not None and theirs < mine and other == group
+            for theirs, other in zip(values, groups, strict=True)
+        )
+        for mine, group in zip(values, groups, strict=True)
+    ]
+
+
+def grid(lines: Sequence[Line], columns: Sequence[str]) -> list[list[str]]:
+    """Return the table's texts, headings first: ours, the paper's, and the difference."""
+    key = rank_key(columns)
+    heads = [f"{COLUMNS[c].name}{COLUMNS[c].unit}" for c in columns]
+    head = ["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].name}"]
+    body = [
+        [line.cell.name, str(line.seeds), *(_text(line, c) for c in columns), _pair(*rank)]
+        for line, rank in zip(lines, ranks(lines, key), strict=True)
+    ]
+    return [head, *body]
+
+
+def _text(line: Line, key: str) -> str:
+    metric, difference = COLUMNS[key], delta(line, key)
+    ours = show_estimate(metric, line.ours[key]) if key in line.ours else ""
+    paper = metric.show(line.cell.paper[key]) if key in line.cell.paper else ""
+    change = "" if difference is None else f" ({_signed(metric, difference)})"
+    return _pair(ours or None, paper or None) + change
+
+
+def _signed(metric: Metric, value: float) -> str:
+    return metric.show(value, signed=True)
+
+
+def _pair(ours: object, paper: object) -> str:
+    """Return `ours / paper`, with a blank for what is not there.
+
+    >>> _pair(None, 3)
+    '  / 3'
+    """
+    if paper is None:
+        return "" if ours is None else str(ours)
+    return f"{' ' if ours is None else ours} / {paper}"
+
+
+def render_text(rows: Sequence[Sequence[str]]) -> str:
+    """Return the table with aligned columns."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    head, *body = [
+        "  ".join([row[0].ljust(widths[0]), *(t.rjust(w) for t, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([head, "-" * (sum(widths) + 2 * len(widths) - 2), *body, ""])
+
+
+def render_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return the table in Markdown."""
+    head, *body = rows
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "".join(f"| {' | '.join(map(escape_markdown, line))} |\n" for line in lines)
+
+
+def render_latex(rows: Sequence[Sequence[str]]) -> str:
+    """Return the table in LaTeX (package booktabs)."""
+    head, *body = [" & ".join(map(escape_latex, row)) + r" \\" for row in rows]
+    start = [r"\begin{tabular}{l" + "r" * (len(rows[0]) - 1) + "}", r"\toprule"]
+    return "\n".join([*start, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def render_csv(lines: Sequence[Line], columns: Sequence[str]) -> str:
+    """Return every number in full precision, shares as fractions: a line per cell and metric."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        ["cell", "seeds", "metric", "ours", "low", "high", "paper", "delta", "rank", "paper_rank", "to_fill"]
+    )
+    for key in columns:
+        for line, rank in zip(lines, ranks(lines, key), strict=True):
+            value = line.ours.get(key)
+            ours = [value.mean, value.low, value.high] if value else ["", "", ""]
+            seen = [line.cell.paper.get(key), delta(line, key), *rank]
+            texts = ["" if v is None else v for v in seen]
+            writer.writerow([line.cell.name, line.seeds, key, *ours, *texts, line.command])
+    return file.getvalue()
+
+
+def render(lines: Sequence[Line], columns: Sequence[str], form: str) -> str:
+    """Return the table as `text`, `markdown`, `latex` or `csv`."""
+    if form == "csv":
+        return render_csv(lines, columns)
+    rows = grid(lines, columns)
+    return {"text": render_text, "markdown": render_markdown, "latex": render_latex}[form](rows)

@@ -1,0 +1,240 @@
+"""`semmix table`: plan a table of the paper, say what it costs, run what is missing, show it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from semmix.core.checks import check_positive
+from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.progress import say
+from semmix.experiments.catalog import TABLES, Budget, plan_table, table_called, within
+from semmix.experiments.cells import METHODS_BY_NAME, OWN, Cell, Setting
+from semmix.experiments.cost import cost_of, images_seen
+from semmix.experiments.jobs import run_together
+from semmix.experiments.protocols import PROTOCOLS, TRAININGS, Protocol, protocol_called
+from semmix.experiments.results import finished_runs, is_trained, keep_run, measure_run
+from semmix.experiments.running import plain_cell, run_cell
+from semmix.experiments.show import Line, render
+from semmix.methods import method
+from semmix.report.tables import estimate
+from semmix.training.classifier import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConfig:
+    """Make a table of the paper: ours beside the published numbers."""
+
+    name: Annotated[Positional[str], arg(help=f"Table or figure: {', '.join(TABLES)}.")]
+    """Table or figure."""
+    dataset: Annotated[str | None, arg(help=f"Data set: {', '.join(TRAININGS)}.")] = None
+    """Data set; those of the paper by default."""
+    classifier: str | None = None
+    """Network to train instead of the table's, as semmix train takes it."""
+    cells: str = "*"
+    """Cells to make, as a pattern such as cifar10/resnet50/*."""
+    methods: tuple[str, ...] = ()
+    """Methods to make; all of the table by default."""
+    seeds: int | None = None
+    """Trainings of each cell; 3 by default, 1 for the smoke budget."""
+    budget: Budget = "full"
+    """full: as published; short: a tenth; smoke: to see that it runs at all."""
+    protocol: Annotated[str, arg(help=f"Paper or code: {', '.join(PROTOCOLS)}.")] = "semmix"
+    """Where paper and code differ: semmix.experiments.protocols."""
+    generator: str = OWN
+    """own: trained on the training split; or a generator's folder, or zoo:NAME."""
+    encoder: str = OWN
+    """own: a plain network trained first; or kind:what, as semmix annotate takes it."""
+    scale: float | None = None
+    """The scale s of lines that do not name one; that of the data set and encoder by default."""
+    emphasis: float = 1.0
+    """How far mixed sets stretch the classes they show, as semmix mix takes it."""
+    options: tuple[str, ...] = ()
+    """Options of csm as name=value, such as batch_statistics=joint, for lines that do not set
+    them."""
+    out: Path = Path("runs/tables")
+    """Folder of generators, mixed sets and runs; run the same command again to go on."""
+    keep: Path | None = None
+    """Also keep each run here as soon as it is finished, small enough to commit."""
+    from_: Annotated[Path | None, arg(name="from")] = None
+    """Run nothing: compute every number from the kept runs in this folder."""
+    format: Literal["text", "markdown", "latex", "csv"] = "text"
+    """How to print."""
+    plan: bool = False
+    """Run nothing: list the cells and what they cost."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    jobs: int = 1
+    """Runs at a time, each in a process of its own; they take turns on the GPUs there are."""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise SemmixError("nobody to do the runs", f"jobs={self.jobs}", "use at least one job")
+        if self.seeds is not None and self.seeds < 1:
+            raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
+        if self.scale is not None:
+            check_positive(scale=self.scale)
+        method("csm", num_classes=2, **self.csm_options)  # a misspelt option is named at once
+        if self.from_ is not None and not self.from_.is_dir():
+            fix = "name the folder that --keep filled"
+            raise SemmixError("no results here", self.from_, fix)
+        if self.from_ is not None and self.keep is not None:
+            fix = "leave out --from to run what is missing, or --keep to show what is there"
+            raise SemmixError("--from runs nothing that could be kept", self.keep, fix)
+
+    @property
+    def csm_options(self) -> dict[str, Any]:
+        """The options of csm as values."""
+        return TrainConfig(method="csm", options=self.options).method_options
+
+
+def make_table(config: TableConfig) -> None:
+    """Plan, run what is missing, and print what there is."""
+    cells = chosen_cells(config)
+    if config.plan:
+        say("\n".join(plan_lines(cells, runs_folder(config))))
+        return
+    if config.from_ is None:
+        run_missing(cells, config)
+    lines = table_lines(cells, config)
+    say(render(lines, table_called(config.name).columns, config.format))
+    if config.format == "text":
+        say("\n".join(footnotes(lines, config)))
+
+
+def chosen_cells(config: TableConfig) -> list[Cell]:
+    """Return the cells the command asks for, within its budget."""
+    setting = Setting(
+        protocol=protocol_called(config.protocol),
+        encoder=config.encoder,
+        generator=config.generator,
+        scale=config.scale,
+        emphasis=config.emphasis,
+        options=config.csm_options,
+        device=config.device,
+    )
+    cells = plan_table(config.name, config.dataset, setting, config.classifier)
+    names = [cell.name for cell in cells]
+    cells = [cell for cell in cells if fnmatch(cell.name, config.cells)]
+    if not cells:
+        raise unknown_name("cell", config.cells, names)
+    cells = _of_methods(cells, config.methods)
+    cells = [within(cell, config.budget) for cell in cells]
+    return [replace(cell, seeds=config.seeds or cell.seeds) for cell in cells]
+
+
+def _of_methods(cells: list[Cell], methods: Sequence[str]) -> list[Cell]:
+    """Return the cells of these methods, named `csm` or `CSM`."""
+    wanted = {METHODS_BY_NAME.get(name, name) for name in methods}
+    known = {cell.train.method for cell in cells}
+    for name in sorted(wanted - known):
+        raise unknown_name(f"method of table {cells[0].table}", name, known)
+    return [cell for cell in cells if not wanted or cell.train.method in wanted]
+
+
+def runs_folder(config: TableConfig) -> Path:
+    """Return where finished runs are looked for."""
+    return config.from_ or config.out / "runs"
+
+
+def missing_seeds(cell: Cell, folder: Path) -> list[int]:
+    """Return the seeds of a cell that are not finished in `folder`."""
+    done = {run.name for run in finished_runs(cell, folder)}
+    return [seed for seed in range(cell.seeds) if cell.run_name(seed) not in done]
+
+
+def plan_lines(cells: Sequence[Cell], folder: Path) -> list[str]:
+    """Return one line for each cell and one for the cost of what is missing."""
+    lines = []
+    for cell in cells:
+        missing = len(missing_seeds(cell, folder))
+        state = cell.needs and f"needs {cell.needs}"
+        state = state or f"{cell.seeds - missing} of {cell.seeds} seeds done"
+        lines.append(f"{cell.name}  {images_seen(cell):,} images each; {state}")
+    return [*lines, str(cost_of(_to_do(cells, folder)))]
+
+
+def _to_do(cells: Sequence[Cell], folder: Path) -> list[tuple[Cell, int]]:
+    """Return the cells that can run, each with its seeds to train; the same runs only once."""
+    able = {cell.run_name(0): cell for cell in cells if not cell.needs}
+    to_do = {name: (cell, _untrained(cell, folder)) for name, cell in able.items()}
+    for cell, missing in [*to_do.values()]:
+        if missing and cell.mixing and cell.mixing.encoder == OWN:
+            encoder = plain_cell(cell)
+            to_do.setdefault(encoder.run_name(0), (encoder, _untrained(encoder, folder)))
+    return [*to_do.values()]
+
+
+def _untrained(cell: Cell, folder: Path) -> int:
+    runs = [folder / cell.run_name(seed) for seed in range(cell.seeds)]
+    return sum(not is_trained(cell, run) for run in runs)
+
+
+def run_missing(cells: Sequence[Cell], config: TableConfig) -> None:
+    """Say what is to do and do it: the first seed of every cell, then the second, ..."""
+    folder = runs_folder(config)
+    if config.keep:
+        for run in {run for cell in cells for run in finished_runs(cell, folder)}:
+            keep_run(run, config.keep)
+    cost = cost_of(_to_do(cells, folder))
+    if cost.num_runs:
+        say(str(cost))
+    runs = [(cell, seed) for cell in cells if not cell.needs for seed in missing_seeds(cell, folder)]
+    runs.sort(key=lambda run: run[1])
+    if config.jobs > 1:
+        run_together(runs, config.out, config.jobs, config.keep)
+    else:
+        for cell, seed in runs:
+            run_cell(cell, seed, config.out, config.keep)
+
+
+def table_lines(cells: Sequence[Cell], config: TableConfig) -> list[Line]:
+    """Return the table's lines from the finished runs; a cell without any is blank."""
+    folder, protocol = runs_folder(config), protocol_called(config.protocol)
+    return [_line(cell, folder, protocol, config) for cell in cells]
+
+
+def _line(cell: Cell, folder: Path, protocol: Protocol, config: TableConfig) -> Line:
+    runs = [] if cell.needs else finished_runs(cell, folder)
+    numbers = [measure_run(run, cell, protocol) for run in runs]
+    ours = {key: estimate([n[key] for n in numbers]) for key in (numbers[0] if numbers else ())}
+    to_fill = cell.needs and f"needs {cell.needs}"
+    if not to_fill and missing_seeds(cell, folder):
+        to_fill = command_for(cell, config)
+    return Line(cell, ours, len(runs), to_fill)
+
+
+def command_for(cell: Cell, config: TableConfig) -> str:
+    """Return the command that fills a cell."""
+    words = ["semmix", "table", cell.table, "--dataset", cell.data.dataset, "--cells", cell.name]
+    words += ["--seeds", str(cell.seeds)]
+    defaults = TableConfig(name=cell.table)
+    sets = ("generator", "encoder", "scale", "emphasis")
+    for option in ("classifier", "budget", "protocol", *sets, "out"):
+        value = getattr(config, option)
+        words += [f"--{option}", str(value)] if value != getattr(defaults, option) else []
+    words += ["--options", *config.options] if config.options else []
+    if config.from_:
+        words += ["--keep", str(config.from_)]
+    return shlex.join(words)
+
+
+def footnotes(lines: Sequence[Line], config: TableConfig) -> list[str]:
+    """Return what a reader of the table must know."""
+    table = table_called(config.name)
+    notes = ["ours ± 95 % interval over seeds / the paper's (ours less the paper's)"]
+    if config.budget != "full":
+        notes.append(f"budget {config.budget}: not to be compared with the paper")
+    folder = runs_folder(config)
+    shown = [run for line in lines if line.ours for run in finished_runs(line.cell, folder)]
+    if table.figure and shown:
+        runs = dict.fromkeys(map(str, shown))
+        notes.append(f"the figure: {shlex.join(['semmix', 'report', *runs])}")
+    blank = [f"  {line.cell.name}: {line.command}" for line in lines if line.command]
+    return [*notes, *(["to fill:", *blank] if blank else [])]

@@ -1,0 +1,130 @@
+"""Which of the trained classifiers is shipped, and what its confidence is worth, in plain words."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from semmix.calibration import TemperatureScaler
+from semmix.calibration.metrics import log_losses
+from semmix.core.files import read_json
+from semmix.core.progress import harmless
+from semmix.deploy import can_write_onnx, export_model
+from semmix.deploy.model import MANIFEST
+from semmix.deploy.rules import temperature_is_fitted, validation_answers
+from semmix.networks.saved import load_classifier
+from semmix.report import load_run
+from semmix.report.tables import METHOD_NAMES, percent
+from semmix.runs import Predictions
+
+SURE, UNSURE = 0.9, 0.6
+
+
+def best_run(runs: Sequence[Path]) -> tuple[Path, str]:
+    """Return the run to ship, and why: of the method that fits validation images best, the best.
+
+    Fit is the NLL after temperature scaling; the test images have no say, so they stay a test. The
+    first run's method, the plain one, gives way only to one that fits better beyond chance: what
+    cannot be shown to help may do harm.
+    """
+    by_method: dict[str, dict[Path, np.ndarray]] = defaultdict(dict)
+    for run in runs:
+        method = read_json(run / "config.json")["inputs"]["config"]["method"]
+        by_method[method][run] = validation_losses(run)
+    losses = {name: np.mean(list(found.values()), axis=0) for name, found in by_method.items()}
+    plain, ranked = next(iter(losses)), sorted(losses, key=lambda name: losses[name].mean())
+    clear = (name for name in ranked if is_clear(losses[plain] - losses[name]))
+    best, why = next(clear, plain), "the best on the validation images"
+    if best != ranked[0]:
+        why = "on the validation images no other is better beyond chance"
+    elif len(runs) == 1:
+        why = "the only one trained"
+    return min(by_method[best], key=lambda run: by_method[best][run].mean()), why
+
+
+def validation_losses(run: Path) -> np.ndarray:
+    """Return a run's NLL of each validation image after the temperature fitted to them."""
+    logits, labels = validation_answers(run)
+    return log_losses(TemperatureScaler().fit_transform(logits, labels), labels)
+
+
+def is_clear(gains: np.ndarray) -> bool:
+    """Return whether the mean gain of images is more than its standard error."""
+    return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
+
+
+def ship(run: Path, out: Path) -> Path:
+    """Write the run as a model folder; a model of another run there gives way to it.
+
+    So does one made when ONNX could not be written and now can, or the other way round.
+    """
+    onnx = can_write_onnx()
+    if (out / MANIFEST).exists():
+        made_from = read_json(out / MANIFEST).get("inputs", {})
+        if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run)[1], onnx):
+            _make_way(out)
+    return export_model(run, out, onnx=onnx)
+
+
+def _make_way(model: Path) -> None:
+    """Remove what is in a model folder, last what tells that it is one."""
+    for path in sorted(model.iterdir(), key=lambda path: path.name == MANIFEST):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def closing_words(run: Path, why: str) -> list[str]:
+    """Return why this model is shipped, and what its confidence is worth on the test images."""
+    trained = load_run(run)
+    method = METHOD_NAMES.get(trained.settings["method"], trained.settings["method"])
+    return [
+        f"the model is {method}, seed {trained.seed}: {why}",
+        *_unfitted(run),
+        *worth(trained.after, trained.manifest["class_names"]),
+    ]
+
+
+def _unfitted(run: Path) -> list[str]:
+    """Say so where nothing could be learned of how sure to be."""
+    if temperature_is_fitted(run):
+        return []
+    return [
+        "no validation image was wrong: the temperature could not be fitted, and its confidence is "
+        "as trained; more, or harder, images would tell what it is worth"
+    ]
+
+
+def worth(answers: Predictions, class_names: Sequence[str]) -> list[str]:
+    """Return in plain words how far answers and their confidence can be trusted."""
+    confidence, correct = answers.confidence, answers.correct
+    claimed, right = percent(confidence.mean()), percent(correct.mean())
+    return [
+        f"on {len(correct):,} test images it claims to be {claimed} sure on average and is right on {right}",
+        *_hardly_better(answers, class_names),
+        *_how_often_right(f"at least {SURE:.0%} sure", correct[confidence >= SURE]),
+        *_how_often_right(f"less than {UNSURE:.0%} sure", correct[confidence < UNSURE]),
+    ]
+
+
+def _hardly_better(answers: Predictions, class_names: Sequence[str]) -> list[str]:
+    """Say so where always giving the same answer would do nearly as well."""
+    counts = np.bincount(answers.labels, minlength=len(class_names))
+    frequent, accuracy = int(counts.argmax()), float(answers.correct.mean())
+    standard_error = np.sqrt(accuracy * (1 - accuracy) / len(answers.labels))
+    always = counts[frequent] / len(answers.labels)
+    if accuracy - always > 2 * standard_error:
+        return []
+    name = harmless(class_names[frequent])
+    return [
+        f"always saying {name} would be right on {percent(always)}: do not rely on it, give it more images or more time"
+    ]
+
+
+def _how_often_right(when: str, correct: np.ndarray) -> list[str]:
+    if not len(correct):
+        return [f"it is never {when}"]
+    right = percent(correct.mean())
+    return [f"where it is {when} ({len(correct):,} images) it is right on {right}"]

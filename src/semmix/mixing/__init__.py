@@ -1,0 +1,1 @@
+"""Mixed sets: soft labels, the plan, the store, the loop that fills it."""

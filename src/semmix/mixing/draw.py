@@ -1,0 +1,75 @@
+"""The loop that fills a store with mixed sets: x(lam) ~ p(x | lam q_i + (1 - lam) q_j, x_T).
+
+All members of a set start from one noise x_T, drawn from the set's own seed, and the network always
+sees the same batch shape. So an image depends on its set alone: not on the shard, the process or a
+restart, and on the same machine it is the same to the byte.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from semmix.core.device import rank_and_world
+from semmix.core.errors import SemmixError
+from semmix.core.progress import progress
+from semmix.diffusion import Generator
+from semmix.diffusion.sampling import MixConfig, Sampler, chunks, make_sampler, sample_padded
+from semmix.mixing.labels import mix_labels
+from semmix.mixing.plan import MixPlan
+from semmix.mixing.store import MixSets
+
+
+def make_mixsets(generator: Generator, plan: MixPlan, config: MixConfig, out: str | Path) -> MixSets:
+    """Return the store in `out`, filled with the sets of `plan`.
+
+    Started by `torchrun`, each process makes its own shards; nothing is exchanged but the folder.
+    """
+    _check_classes(generator, plan)
+    config = config.resolve(generator.device)
+    named = {"digest": generator.digest, "name": generator.name, "trained_on": generator.trained_on}
+    sample = make_sampler(generator, config)  # which settings can break: before a folder is claimed
+    store = MixSets.create(out, plan, generator.image_shape, named, config.to_json())
+    batch_size = config.images_at_once(generator.device)
+    rank, world_size = rank_and_world()
+    own, missing = plan.shards_of(rank, world_size), store.missing(rank, world_size)
+    total, left = (plan.set_size * sum(len(plan.shard(k)) for k in ks) for ks in (own, missing))
+    with progress("mixed images", total, total - left) as bar, ThreadPoolExecutor(1) as writer:
+        writing = None
+        for k in missing:
+            drawn = []
+            for sets in chunks(plan.shard(k), max(1, batch_size // plan.set_size)):
+                drawn.append(_draw_sets(generator, plan, sample, sets, batch_size))
+                bar.advance(plan.set_size * len(sets))
+            if writing:
+                writing.result()  # where the last shard could not be written, stop
+            writing = writer.submit(store.write_shard, k, torch.cat(drawn))  # beside the next one
+        if writing:
+            writing.result()
+    return store
+
+
+def set_noise(plan: MixPlan, n: int, shape: tuple[int, int, int]) -> Tensor:
+    """Return the noise all members of set `n` start from, drawn on the CPU from the set's seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(plan.set_seed(n)))
+
+
+def _draw_sets(generator: Generator, plan: MixPlan, sample: Sampler, sets: range, batch_size: int) -> Tensor:
+    """Return the images of `sets`, uint8 [sets, members, C, H, W]."""
+    shape = getattr(generator, "latent_shape", generator.image_shape)
+    noise = torch.stack([set_noise(plan, n, shape) for n in sets])
+    noise = noise.repeat_interleave(plan.set_size, dim=0)  # [sets * members, C, H, W]
+    i, j = torch.tensor([plan.pair(n) for n in sets]).unsqueeze(-1).unbind(1)
+    lams = torch.tensor([plan.set_lams(n) for n in sets])
+    class_weights = mix_labels(i, j, lams, plan.num_classes).flatten(0, 1)
+    images = sample_padded(sample, noise, class_weights, batch_size)
+    return images.unflatten(0, (len(sets), plan.set_size))
+
+
+def _check_classes(generator: Generator, plan: MixPlan) -> None:
+    if generator.num_classes != plan.num_classes:
+        seen = f"the generator knows {generator.num_classes}, the plan has {plan.num_classes}"
+        raise SemmixError("generator and plan differ in classes", seen, "use matching ones")

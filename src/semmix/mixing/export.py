@@ -1,0 +1,98 @@
+"""Mixed sets for other people's training code: an image folder, or Parquet for Hugging Face."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from semmix.core.errors import SemmixError
+from semmix.core.files import remove_file, whole_file, write_bytes
+from semmix.core.progress import progress
+from semmix.mixing.store import MixSets, iterate_rows
+
+ROWS_PER_GROUP = 1024
+
+# How the `datasets` library is told which column holds pictures.
+_HUGGING_FACE_FEATURES = {
+    "image": {"_type": "Image"},
+    "soft_label": {"_type": "Sequence", "feature": {"dtype": "float32", "_type": "Value"}},
+    "pair": {"_type": "Sequence", "feature": {"dtype": "int64", "_type": "Value"}},
+    "set": {"dtype": "int64", "_type": "Value"},
+    "member": {"dtype": "int64", "_type": "Value"},
+    "seed": {"dtype": "int64", "_type": "Value"},
+    "lam_requested": {"dtype": "float64", "_type": "Value"},
+}
+
+
+def export_folder(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
+    """Write every image as PNG and `labels.jsonl` with one line per image; return the folder.
+
+    The labels come last, and those of an earlier export go first: they are never beside images
+    they do not belong to.
+    """
+    out, lines = Path(out), []
+    labels = out / "labels.jsonl"
+    remove_file(labels)
+    with progress("export", store.num_sets * store.plan.set_size) as bar:
+        for row in iterate_rows(store, soft_labels):
+            name = f"images/{row['set']:06d}-{row['member']}.png"
+            write_bytes(out / name, png_bytes(row.pop("image")))
+            lines.append(json.dumps({"file": name, **row}))
+            bar.advance()
+    write_bytes(labels, ("\n".join(lines) + "\n").encode())
+    return out
+
+
+def export_parquet(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
+    """Write one Parquet file, readable by Hugging Face `datasets`; return its path."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        fix = "pip install semmix[parquet]"
+        raise SemmixError("Parquet needs pyarrow", "not installed", fix) from error
+    schema = _parquet_schema(pa)
+    rows = iterate_rows(store, soft_labels)
+    total = store.num_sets * store.plan.set_size
+    with (
+        progress("export", total) as bar,
+        whole_file(Path(out)) as temporary,
+        pq.ParquetWriter(temporary, schema) as writer,
+    ):
+        while group := [_parquet_row(row) for row in islice(rows, ROWS_PER_GROUP)]:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+            bar.advance(len(group))
+    return Path(out)
+
+
+def _parquet_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "image": {"bytes": png_bytes(row["image"]), "path": None}}
+
+
+def _parquet_schema(pa):
+    fields = [
+        ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        ("soft_label", pa.list_(pa.float32())),
+        ("pair", pa.list_(pa.int64())),
+        ("set", pa.int64()),
+        ("member", pa.int64()),
+        ("seed", pa.int64()),
+        ("lam_requested", pa.float64()),
+    ]
+    features = json.dumps({"info": {"features": _HUGGING_FACE_FEATURES}})
+    return pa.schema(fields, metadata={"huggingface": features})
+
+
+def png_bytes(image: Tensor) -> bytes:
+    """Return a uint8 image [C, H, W], grey or RGB, as PNG."""
+    pixels: np.ndarray = image.permute(1, 2, 0).numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,128 @@
+"""Which mixed sets exist, and which shard holds them: pure arithmetic, the same on every machine.
+
+Set `n` has pair `pairs[n % len(pairs)]`, so all pairs come equally often but for the last cycle,
+and a seed of its own, so no set depends on what was generated before it. Where sets are fewer than
+pairs, the order of the pairs decides which classes are seen: that of `tournament_pairs` is fair.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+
+from semmix.core.errors import SemmixError
+from semmix.core.seeds import fold_seed
+from semmix.mixing.labels import lambda_grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixPlan:
+    """The sets of one store."""
+
+    num_classes: int
+    """Classes of the data set."""
+    num_sets: int
+    """How many sets in all."""
+    pairs: tuple[tuple[int, int], ...]
+    """The pairs (i, j) to cycle through; lam = 1 is class i, lam = 0 class j."""
+    lams: tuple[float, ...] = field(default_factory=lambda_grid)
+    """Requested lambda of each member, in rising order. With `beta`, only their number counts."""
+    beta: float | None = None
+    """Draw the interior lambdas of every set from Beta(beta, beta) instead of the grid."""
+    seed: int = 0
+    """Seed of the whole store."""
+    sets_per_shard: int = 1024
+    """Sets in one file (1024 sets of 8 images of 32 x 32 are 25 MB)."""
+
+    def __post_init__(self) -> None:
+        if self.num_sets < 1 or self.sets_per_shard < 1:
+            seen = f"num_sets={self.num_sets}, sets_per_shard={self.sets_per_shard}"
+            raise SemmixError("a plan needs sets", seen, "both must be at least 1")
+        if not self.pairs:
+            raise SemmixError("a plan needs pairs", self.pairs, "use all_pairs(num_classes)")
+        for i, j in self.pairs:
+            if i == j or not (0 <= i < self.num_classes and 0 <= j < self.num_classes):
+                fix = f"two different classes from 0 to {self.num_classes - 1}"
+                raise SemmixError("not a pair of classes", (i, j), fix)
+        steps = zip((0.0, *self.lams), (*self.lams, 1.0), strict=True)
+        if not self.lams or not all(low <= high for low, high in steps):
+            raise SemmixError("lams must rise within [0, 1]", self.lams, "sort them")
+        if self.beta is not None and len(self.lams) < 2:
+            raise SemmixError("a drawn set has two ends", self.lams, "ask for 2 members or more")
+        if self.beta is not None and not 0 < self.beta < math.inf:
+            fix = "choose one, such as 1, or leave it out for the grid"
+            raise SemmixError("beta must be positive and finite", self.beta, fix)
+
+    @property
+    def num_shards(self) -> int:
+        """Files in the store."""
+        return math.ceil(self.num_sets / self.sets_per_shard)
+
+    @property
+    def set_size(self) -> int:
+        """Images in one set."""
+        return len(self.lams)
+
+    def shard(self, k: int) -> range:
+        """The sets that shard `k` holds."""
+        return range(self.num_sets)[k * self.sets_per_shard : (k + 1) * self.sets_per_shard]
+
+    def shards_of(self, rank: int, world_size: int) -> range:
+        """The shards that process `rank` of `world_size` makes."""
+        return range(rank, self.num_shards, world_size)
+
+    def pair(self, n: int) -> tuple[int, int]:
+        """The classes (i, j) of set `n`."""
+        return self.pairs[n % len(self.pairs)]
+
+    def set_seed(self, n: int) -> int:
+        """The seed of set `n`'s noise."""
+        return fold_seed("mixed set", self.seed, n)
+
+    def set_lams(self, n: int) -> tuple[float, ...]:
+        """Requested lambda of each member of set `n`, rising; the two ends are always kept."""
+        if self.beta is None:
+            return self.lams
+        draw = random.Random(fold_seed("lams", self.seed, n))
+        inner = sorted(draw.betavariate(self.beta, self.beta) for _ in self.lams[1:-1])
+        return (0.0, *inner, 1.0)
+
+    def to_json(self) -> dict:
+        """Return the plan as plain JSON values."""
+        return {**asdict(self), "pairs": [list(p) for p in self.pairs], "lams": list(self.lams)}
+
+    @classmethod
+    def from_json(cls, value: dict) -> MixPlan:
+        """Return the plan that `to_json` described."""
+        pairs = tuple((i, j) for i, j in value["pairs"])
+        return cls(**{**value, "pairs": pairs, "lams": tuple(value["lams"])})
+
+
+def all_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
+    """Return every pair i < j.
+
+    >>> all_pairs(3)
+    ((0, 1), (0, 2), (1, 2))
+    """
+    return tuple(combinations(range(num_classes), 2))
+
+
+def tournament_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
+    """Return every pair i < j, in the rounds of a tournament: in each, every class comes once.
+
+    Of an odd number of classes, another one sits out in each round.
+
+    >>> tournament_pairs(4)
+    ((0, 3), (1, 2), (0, 1), (2, 3), (0, 2), (1, 3))
+    """
+    # The circle method: the first keeps its seat, the others move on by one, opposite seats meet.
+    half = (num_classes + 1) // 2
+    movers = list(range(1, 2 * half))
+    pairs = []
+    for turn in range(len(movers)):
+        seats = [0, *movers[turn:], *movers[:turn]]
+        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
+        pairs += [(min(pair), max(pair)) for pair in meetings if max(pair) < num_classes]
+    return tuple(pairs)

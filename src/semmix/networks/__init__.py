@@ -1,0 +1,60 @@
+"""Networks for small images, and any of timm's; they take raw images and normalise inside."""
+
+from collections.abc import Callable, Sequence
+
+from semmix.core.errors import SemmixError, unknown_name
+from semmix.networks._base import Body, BodyClassifier, Classifier, per_channel
+from semmix.networks._timm import TimmBody
+from semmix.networks.densenet import DenseNet121
+from semmix.networks.resnet import resnet18, resnet32, resnet50, resnet101, wrn26_10
+from semmix.networks.small import Small
+
+__all__ = ["Body", "Classifier", "classifier", "list_classifiers"]
+
+# name -> builder of its body from (in_channels, image_size)
+_BODIES: dict[str, Callable[[int, int], Body]] = {
+    "small": Small,
+    "resnet18": resnet18,
+    "resnet32": resnet32,
+    "resnet50": resnet50,
+    "resnet101": resnet101,
+    "wrn26_10": wrn26_10,
+    "densenet121": DenseNet121,
+}
+
+MIN_IMAGE_SIZE = 8
+
+
+def list_classifiers() -> list[str]:
+    """Return the names `classifier` knows, apart from timm's own."""
+    return sorted(_BODIES)
+
+
+def classifier(
+    name: str,
+    num_classes: int,
+    in_channels: int = 3,
+    image_size: int = 32,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Classifier:
+    """Return a new network for square images; mean and std default to 0.5.
+
+    `timm:NAME` builds any network of the timm package.
+
+    >>> classifier("small", num_classes=10, in_channels=1, image_size=8).feature_dim
+    256
+    """
+    mean = per_channel("mean", mean, in_channels)
+    std = per_channel("std", std, in_channels)
+    return BodyClassifier(_body(name, in_channels, image_size), num_classes, mean, std)
+
+
+def _body(name: str, in_channels: int, image_size: int) -> Body:
+    if name.startswith("timm:"):
+        return TimmBody(name.removeprefix("timm:"), in_channels, image_size)
+    if name not in _BODIES:
+        raise unknown_name("classifier", name, [*_BODIES, "timm:NAME"])
+    if image_size < MIN_IMAGE_SIZE:
+        raise SemmixError("images are too small", image_size, f"use at least {MIN_IMAGE_SIZE}")
+    return _BODIES[name](in_channels, image_size)

@@ -1,0 +1,64 @@
+"""Features of many images, kept between runs where they cost much."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from semmix.core.errors import SemmixError
+from semmix.core.files import digest, write_tensors
+from semmix.core.progress import Progress, progress, say
+from semmix.data import Split
+from semmix.networks.encoders import Encoder
+
+
+def embed_all(encoder: Encoder, images: Tensor, title: str, batch_size: int = 1024) -> Tensor:
+    """Return the features of all images, float32 [N, D], with a progress bar of their own."""
+    with progress(title, len(images)) as bar:
+        return embed_with(bar, encoder, images, batch_size)
+
+
+def embed_with(bar: Progress, encoder: Encoder, images: Tensor, batch_size: int = 1024) -> Tensor:
+    """Return the features of all images, float32 [N, D], and advance a bar that is there."""
+    parts = []
+    for batch in images.split(batch_size):
+        parts.append(encoder.embed(batch).float().cpu())
+        bar.advance(len(batch))
+    return torch.cat(parts)
+
+
+def embed_split(encoder: Encoder, split: Split, title: str) -> Tensor:
+    """Return the features of a split; those of encoders with a `cache_key` are read only once."""
+    key = getattr(encoder, "cache_key", None)
+    if key is None:
+        return embed_all(encoder, split.images, title)
+    path = cache_folder() / f"{digest([key, split.digest])}.safetensors"
+    features = _read(path)
+    if features is None:
+        features = embed_all(encoder, split.images, title)
+        _keep(path, features)
+    return features
+
+
+def cache_folder() -> Path:
+    """Where features are kept: `features` in $SEMMIX_CACHE, or in ~/.cache/semmix."""
+    return Path(os.environ.get("SEMMIX_CACHE", "~/.cache/semmix")).expanduser() / "features"
+
+
+def _read(path: Path) -> Tensor | None:
+    try:
+        return load_file(path)["features"]
+    except (OSError, SafetensorError, KeyError):
+        return None
+
+
+def _keep(path: Path, features: Tensor) -> None:
+    try:
+        write_tensors(path, {"features": features})
+    except SemmixError as error:  # the features are there all the same
+        say(f"features are not kept for next time ({error.what}); SEMMIX_CACHE names the folder")

@@ -1,0 +1,88 @@
+"""What all encoders from outside share: preprocessing, batches, precision, a digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from semmix.core.errors import SemmixError
+from semmix.core.files import digest, digest_tensors
+
+BATCH_SIZE = 256
+"""Images the network sees at once."""
+CPU_BATCH_SIZE = 32
+"""The same on a CPU, where larger batches are slower and take gigabytes."""
+
+
+class PretrainedEncoder:
+    """A network somebody else trained, on a device of ours.
+
+    Images go to the device as bytes and leave it as features.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: Callable[[Tensor], Tensor],
+        preprocess: Callable[[Tensor], Tensor],
+        weights: str,
+        device: torch.device,
+        exact: bool = False,
+    ):
+        """Wrap `network`, which turns preprocessed images into features [N, D].
+
+        Args:
+            preprocess: A dataclass that can be called: its settings are part of the digest.
+            weights: Digest of the weights.
+            exact: Compute in float32 on a GPU too, where others are rounded to bfloat16.
+        """
+        self.name, self.device = name, device
+        self._exact = exact or device.type == "cpu"
+        self._network, self._preprocess = network, preprocess
+        self.digest = digest({"weights": weights, "preprocess": repr(preprocess)})
+        precision = "float32" if self._exact else "bfloat16"
+        self.cache_key = f"{self.digest} on {device.type} in {precision}"
+        self.dim = self._measure()
+
+    @torch.inference_mode()
+    def embed(self, images: Tensor) -> Tensor:
+        """Return float32 features [N, dim] of uint8 images [N, C, H, W]."""
+        size = CPU_BATCH_SIZE if self.device.type == "cpu" else BATCH_SIZE
+        return torch.cat([self._embed(batch) for batch in images.split(size)])
+
+    def _embed(self, images: Tensor) -> Tensor:
+        pixels = self._preprocess(images.to(self.device))
+        with (
+            torch.autocast(self.device.type, torch.bfloat16, enabled=not self._exact),
+            torch.backends.cudnn.flags(enabled=True, allow_tf32=not self._exact),
+        ):
+            return self._network(pixels).float()
+
+    def _measure(self) -> int:
+        """Return the length of a feature, seen on a black image."""
+        black = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+        try:
+            shape = tuple(self.embed(black).shape)
+        except SemmixError:
+            raise
+        except Exception as error:  # a network of another kind may raise anything
+            seen = f"{type(error).__name__}: {error}"
+            fix = "name a network that takes images alone, of the size its preprocessing gives"
+            raise SemmixError(f"{self.name} cannot read an image", seen, fix) from error
+        if len(shape) != 2 or shape[0] != 1:
+            fix = "an encoder must give one row of numbers per image; choose another output"
+            raise SemmixError(f"{self.name} gives no features", f"shape {shape}", fix)
+        return shape[1]
+
+
+def wrap_network(
+    name: str, network: nn.Module, preprocess: Callable[[Tensor], Tensor], device: torch.device
+) -> PretrainedEncoder:
+    """Return the encoder of a network that is a module, its weights named by their digest."""
+    weights = digest_tensors(network.state_dict())
+    network = network.to(device).eval()
+    # Convolutions are faster with channels last, by a third on a CPU.
+    network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return PretrainedEncoder(name, network, preprocess, weights, device)

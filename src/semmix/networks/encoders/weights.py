@@ -1,0 +1,102 @@
+"""Weights others published, read as numbers: nothing in their files is run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from semmix.core.errors import SemmixError
+from semmix.core.files import read_json
+
+COUNTER = "num_batches_tracked"
+"""A number batch norms keep while they are trained; not all formats have it."""
+
+
+def read_state_dict(path: str | Path) -> dict[str, Tensor]:
+    """Return the tensors of a file torch saved."""
+    fix = "name a state dict that torch saved; if this is one, download it again"
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken file can break torch's reader anywhere
+        raise SemmixError("cannot read weights", path, fix) from error
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise SemmixError("a file of other things than tensors", path, fix)
+    return tensors
+
+
+def read_tfjs(path: str | Path) -> dict[str, Tensor]:
+    """Return the tensors of a TensorFlow.js layers model, named by its `model.json`.
+
+    The weights lie beside it, raw float32 in shards; its manifest says which, in order.
+    """
+    path = Path(path)
+    fix = "name the model.json of a TensorFlow.js layers model"
+    if not path.is_file():
+        raise SemmixError("no file here", path, fix)
+    try:
+        groups = [_read_group(path.parent, **group) for group in read_json(path)["weightsManifest"]]
+    except (KeyError, TypeError) as error:
+        raise SemmixError(f"{path} is not understood", repr(error), fix) from error
+    return {name: tensor for group in groups for name, tensor in group.items()}
+
+
+def _read_group(folder: Path, paths: list[str], weights: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Return the tensors of some shards, which lie in them end to end."""
+    shapes = {entry["name"]: _read_shape(**entry) for entry in weights}
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    data = _join_shards([_find_shard(folder, name) for name in paths], 4 * sum(sizes))
+    parts = torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32)).split(sizes)
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
+def _read_shape(name: str, shape: list[int], dtype: str, **more: Any) -> tuple[int, ...]:
+    if dtype != "float32" or more:
+        seen = f"{name} is {dtype}, {more}" if more else f"{name} is {dtype}"
+        raise SemmixError("only plain float32 weights are read", seen, "convert without quantising")
+    if not all(isinstance(num, int) and num > 0 for num in shape):
+        raise TypeError(f"{name} has shape {shape}")
+    return tuple(shape)
+
+
+def _find_shard(folder: Path, name: str) -> Path:
+    """Return where a shard lies: beside its manifest, which comes from outside and may lie."""
+    if Path(name).name != name:
+        fix = "shards lie in the folder of model.json; take the package's own files"
+        raise SemmixError("a shard in another folder", name, fix)
+    path = folder / name
+    if not path.is_file():
+        raise SemmixError("a shard is missing", path, "unpack the whole package again")
+    return path
+
+
+def _join_shards(paths: list[Path], num_bytes: int) -> bytes:
+    """Return the bytes of all shards; their number is checked before they are read."""
+    found = sum(path.stat().st_size for path in paths)
+    if found != num_bytes:
+        seen = f"{found} bytes in {len(paths)} shards, not {num_bytes}"
+        raise SemmixError("shards of the wrong length", seen, "unpack the whole package again")
+    return b"".join(path.read_bytes() for path in paths)
+
+
+def fill(network: nn.Module, tensors: Mapping[str, Tensor], fix: str) -> None:
+    """Give `network` its weights: every name and shape must be the one it has.
+
+    Args:
+        fix: What to do if they are not.
+    """
+    wanted, found = _shapes(network.state_dict()), _shapes(tensors)
+    for name in wanted | found:
+        if wanted.get(name) != found.get(name):
+            seen = f"{name} is {found.get(name, 'missing')}, not {wanted.get(name, 'expected')}"
+            raise SemmixError("not the weights of this network", seen, fix)
+    network.load_state_dict(tensors, strict=False)  # the counters may be missing
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(t.shape) for name, t in tensors.items() if not name.endswith(COUNTER)}

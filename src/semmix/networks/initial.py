@@ -1,0 +1,32 @@
+"""Where training starts from, if not from new weights."""
+
+from pathlib import Path
+
+from semmix.core.errors import SemmixError
+from semmix.networks._base import Classifier
+from semmix.networks.saved import load_classifier, saved_name
+from semmix.networks.user_network import ForeignClassifier, Statistics, checked, foreign_classifier, is_foreign
+
+
+def initial_classifier(
+    init: str, num_classes: int, image_shape: tuple[int, int, int], named: Statistics, default: Statistics
+) -> tuple[Classifier, str]:
+    """Return a network, ready to predict, and the name under which it can be built again.
+
+    `init` is the folder of a run, an exported program (.pt2), or package.module:name of the user's
+    own network. How images are normalised: see `foreign_classifier`; a run's network knows it.
+    """
+    if Path(init).is_dir():
+        network, name = load_classifier(init)[0], saved_name(init)
+        checked(network, num_classes, image_shape, init)
+        knows_how = True
+    elif is_foreign(init):
+        network, name = foreign_classifier(init, num_classes, image_shape, named, default), init
+        knows_how = not isinstance(network, ForeignClassifier)
+    else:
+        fix = "name the folder of a run, an exported program (.pt2) or package.module:name"
+        raise SemmixError("cannot start from this", repr(init), fix)
+    if knows_how and any(named):
+        fix = "leave out --init-mean and --init-std"
+        raise SemmixError(f"{init} normalises its images by itself", named, fix)
+    return network, name

@@ -1,0 +1,124 @@
+"""A trained network as one self-describing file."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from semmix.core.errors import SemmixError
+from semmix.core.files import digest_tensors, whole_file, write_tensors
+from semmix.networks._base import Classifier
+from semmix.networks.user_network import PROGRAM, foreign_classifier, is_foreign
+
+WEIGHTS = "weights.safetensors"
+SAVED_PROGRAM = f"program{PROGRAM}"
+MANIFEST = "model.json"
+"""What tells a model to hand over, which may come from anybody, from a run."""
+
+
+def save_classifier(network: Classifier, name: str, image_shape: tuple[int, int, int], folder: Path) -> None:
+    """Write the weights, and in their header how to build the network again.
+
+    An exported program is copied, so that the folder is all that is needed.
+    """
+    if name.endswith(PROGRAM):
+        with whole_file(folder / SAVED_PROGRAM) as temporary:
+            shutil.copyfile(name, temporary)
+        name = SAVED_PROGRAM
+    header = {
+        "classifier": name,
+        "num_classes": network.num_classes,
+        "in_channels": image_shape[0],
+        "image_size": image_shape[1],
+    }
+    write_tensors(folder / WEIGHTS, network.state_dict(), header)
+
+
+def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Classifier, str]:
+    """Return the trained network of a folder, ready to predict, and its weights' digest.
+
+    A model folder's network that is its maker's own code is built only if `trust_code`; a run that
+    somebody trains on or reads with is taken to be theirs.
+    """
+    from semmix.networks import classifier
+
+    header, tensors = _read(folder)
+    name, num_classes = header["classifier"], header["num_classes"]
+    in_channels, size = header["in_channels"], header["image_size"]
+    if is_foreign(name):
+        if (Path(folder) / MANIFEST).exists() and not trust_code:
+            raise makers_code(folder, name)
+        network = foreign_classifier(name, num_classes, (in_channels, size, size))
+    else:
+        network = classifier(name, num_classes, in_channels, size)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        fix = "give the network back the layers it was trained with, or train it again"
+        raise SemmixError(f"the weights in {folder} are not of {name}", error, fix) from error
+    return network.eval(), digest_tensors(tensors)
+
+
+def copy_classifier(folder: Path, to: Path) -> list[str]:
+    """Copy a trained network to another folder; return the names of its files."""
+    names = [name for name in (SAVED_PROGRAM, WEIGHTS) if (folder / name).exists()]
+    for name in names:
+        with whole_file(to / name) as temporary:
+            shutil.copyfile(folder / name, temporary)
+    return names
+
+
+def saved_name(folder: str | Path) -> str:
+    """Return what the network in a folder is built from: a name of ours, or the user's."""
+    return _read(folder)[0]["classifier"]
+
+
+def saved_image_shape(folder: str | Path) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that the network in a folder takes."""
+    header, _ = _read(folder)
+    return header["in_channels"], header["image_size"], header["image_size"]
+
+
+def check_takes(folder: str | Path, image_shape: tuple[int, ...], num_classes: int | None = None) -> None:
+    """Refuse images, or as many classes, that the network in a folder was not trained for.
+
+    Grey images are fine, networks repeat them.
+    """
+    header, _ = _read(folder)
+    size = (header["image_size"],) * 2
+    if image_shape[0] not in (1, header["in_channels"]) or tuple(image_shape[1:]) != size:
+        seen = f"it takes {(header['in_channels'], *size)}, they are {tuple(image_shape)}"
+        fix = "name a classifier trained on images of this shape"
+        raise SemmixError(f"the classifier in {folder} does not fit the images", seen, fix)
+    if num_classes not in (None, header["num_classes"]):
+        seen = f"it knows {header['num_classes']}, there are {num_classes}"
+        fix = "name a classifier trained on these classes"
+        raise SemmixError(f"the classifier in {folder} has other classes", seen, fix)
+
+
+def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return how to build the network, and its weights."""
+    try:
+        with safe_open(Path(folder) / WEIGHTS, framework="pt") as file:
+            header = json.loads(file.metadata()["semmix"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        fix = "name the folder of a finished training run"
+        if (Path(folder) / "model" / WEIGHTS).exists():  # as semmix fit leaves it
+            fix = f"name the model in it: {Path(folder) / 'model'}"
+        raise SemmixError(f"no trained classifier in {folder}", error, fix) from error
+    if header["classifier"] == SAVED_PROGRAM:
+        header["classifier"] = str(Path(folder) / SAVED_PROGRAM)
+    return header, tensors
+
+
+def makers_code(folder: str | Path, name: str) -> SemmixError:
+    """Return the error for a network that is code, of whoever made the folder."""
+    fix = (
+        "if you trust its maker, use semmix predict or semmix serve with --trust-code, or "
+        "load_model(..., trust_code=True)"
+    )
+    return SemmixError(f"the network in {folder} would run code of its maker", name, fix)

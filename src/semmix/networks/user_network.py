@@ -1,0 +1,159 @@
+"""A user's own network as a classifier: our conventions around it, its weights' names unchanged."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from semmix.core.errors import SemmixError
+from semmix.core.user_code import import_object
+from semmix.networks._base import Classifier, per_channel
+
+PROGRAM = ".pt2"
+"""How the names of exported programs end."""
+
+Statistics = tuple[Sequence[float], Sequence[float]]
+"""Mean and standard deviation of each channel, or of all alike; empty where not known."""
+
+
+class ForeignClassifier(Classifier):
+    """Images to logits by a user's network, `net`, which takes normalised images."""
+
+    def __init__(self, net: nn.Module, num_classes: int, mean: Sequence[float], std: Sequence[float]):
+        super().__init__(num_classes, mean, std)
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net(self.normalised(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return what the last linear layer sees, `[N, feature_dim]`; the logits if none is used.
+
+        Programs have no layers, so theirs are the logits.
+        """
+        seen: list[Tensor] = []
+        linear = [layer for layer in self.net.modules() if isinstance(layer, nn.Linear)]
+        hooks = [layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for layer in linear[-1:]]
+        logits = self(images)
+        for hook in hooks:
+            hook.remove()
+        return seen[-1].flatten(1) if seen else logits
+
+
+class Program(nn.Module):
+    """An exported program that can be trained: its batch normalisation and dropout know modes."""
+
+    def __init__(self, module: Any):
+        super().__init__()
+        self.module = module.requires_grad_(True)
+        self.train()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.module(images)
+
+    def train(self, mode: bool = True) -> Program:
+        """Switch the modes that are written into the program's operations."""
+        aten = torch.ops.aten
+        place_of_mode = {aten.batch_norm.default: 5, aten.dropout.default: 2}
+        for node in self.module.graph.nodes:
+            if node.target in place_of_mode:
+                node.update_arg(place_of_mode[node.target], mode)
+        self.module.recompile()
+        self.training = mode
+        return self
+
+
+def is_foreign(name: str) -> bool:
+    """Return whether a name means a user's network: a program's file or package.module:name."""
+    return name.endswith(PROGRAM) or (":" in name and not name.startswith("timm:"))
+
+
+def foreign_classifier(
+    name: str,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    named: Statistics = ((), ()),
+    default: Statistics = ((0.0,), (1.0,)),
+) -> Classifier:
+    """Return the user's network called `name` behind our normalisation, ready to predict.
+
+    Mean and std are the ones `named`, or else the network's attributes `mean` and `std`, or else
+    the `default`. A network of ours that the user's code returns normalises by itself.
+    """
+    net = _load_program(name) if name.endswith(PROGRAM) else _import_network(name)
+    if isinstance(net, Classifier):
+        return checked(net, num_classes, image_shape, name)
+    mean = _statistic("mean", named[0], net, default[0], image_shape[0])
+    std = _statistic("std", named[1], net, default[1], image_shape[0])
+    network = checked(ForeignClassifier(net, num_classes, mean, std), num_classes, image_shape, name)
+    with torch.no_grad():
+        network.feature_dim = network.features(torch.zeros(2, *image_shape)).shape[1]
+    return network
+
+
+def checked(network: Classifier, num_classes: int, image_shape: tuple[int, int, int], name: str) -> Classifier:
+    """Return the network, ready to predict, if it gives one logit for each class of such images."""
+    network.eval()
+    for num in (2, 3):
+        try:
+            with torch.no_grad():
+                logits = network(torch.zeros(num, *image_shape))
+        except Exception as error:  # a user's code may raise anything
+            fix = f"it must take float images {[num, *image_shape]}, in batches of any size"
+            seen = f"{type(error).__name__}: {error}"
+            raise SemmixError(f"{name} cannot read the images", seen, fix) from error
+        if not isinstance(logits, Tensor) or logits.shape != (num, num_classes):
+            seen = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            fix = f"replace its last layer by one with {num_classes} outputs, one for each class"
+            raise SemmixError(f"{name} does not give logits {[num, num_classes]}", seen, fix)
+    _check_apart(network, name)
+    return network
+
+
+def _check_apart(network: Classifier, name: str) -> None:
+    """Refuse weights with two names: files keep each name's own."""
+    places: dict[int, str] = {}
+    for key, tensor in network.state_dict().items():
+        other = places.setdefault(tensor.data_ptr(), key) if tensor.numel() else key
+        if other != key:
+            fix = "give each layer its own weights (copy.deepcopy)"
+            raise SemmixError(f"{name} shares weights between layers", f"{other} and {key}", fix)
+
+
+def _import_network(name: str) -> nn.Module:
+    fix = "write package.module:name of a torch.nn.Module, or of what returns one when called"
+    made = import_object(name, "network", f"{fix}; Python must find it from here")
+    try:
+        made = copy.deepcopy(made) if isinstance(made, nn.Module) else made()
+    except Exception as error:  # a user's code may raise anything
+        seen = f"{type(error).__name__}: {error}"
+        fix = "it is called without arguments, and must find the files it needs from here"
+        raise SemmixError(f"{name} cannot be called", seen, fix) from error
+    if not isinstance(made, nn.Module):
+        raise SemmixError(f"{name} is not a network", type(made).__name__, fix)
+    return made
+
+
+def _load_program(path: str) -> nn.Module:
+    if not Path(path).is_file():
+        raise SemmixError("no exported program here", path, "name a file of torch.export.save")
+    try:
+        return Program(torch.export.load(path).module())
+    except Exception as error:  # torch raises whatever its readers do
+        fix = "write it with torch.export.save, by the same version of torch"
+        raise SemmixError(f"cannot read the exported program {path}", error, fix) from error
+
+
+def _statistic(
+    which: str, named: Sequence[float], net: nn.Module, default: Sequence[float], in_channels: int
+) -> Sequence[float]:
+    """Return the mean or std by which the network's images are normalised, for each channel."""
+    own = getattr(net, which, ())
+    own = torch.as_tensor(own).flatten().tolist() if isinstance(own, Tensor | list | tuple) else ()
+    values = list(named or own or default)
+    return per_channel(which, values * in_channels if len(values) == 1 else values, in_channels)

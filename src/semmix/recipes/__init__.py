@@ -1,1 +1,0 @@
-"""Recipes: functions that return full configs, and `fit`, which walks the whole path."""

@@ -1,1 +1,0 @@
-"""From noise to images: noise schedules, solvers, and the loop that fills a store."""

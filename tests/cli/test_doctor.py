@@ -1,0 +1,35 @@
+"""The doctor's exit status tells."""
+
+import re
+from importlib.metadata import metadata, requires
+
+from semmix.cli import doctor
+from semmix.cli.doctor import DoctorConfig, run_doctor
+
+
+def test_a_sound_installation_passes_the_self_test(capsys, tmp_path):
+    assert run_doctor(DoctorConfig(root=tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "all is well" in out
+    assert "torch" in out
+    assert "digits, generator to report" in out
+
+
+def test_a_missing_package_and_a_failing_check_are_told(capsys, tmp_path, monkeypatch):
+    def failing(folder):
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(doctor, "SELF_TESTS", {"metrics": failing})
+    monkeypatch.setattr(doctor, "CORE", ("torch", "no-such-package"))
+    assert run_doctor(DoctorConfig(root=tmp_path)) == 1
+    out = capsys.readouterr().out
+    assert "!! missing" in out
+    assert "!! broken on purpose" in out
+
+
+def test_it_looks_for_what_the_package_asks_for():
+    """Every package that semmix needs, and of each extra the one its code imports."""
+    needed = [line for line in requires("semmix") or () if "extra ==" not in line]
+    assert {re.match(r"[\w-]+", line)[0] for line in needed} == set(doctor.CORE)
+    extras = metadata("semmix").get_all("Provides-Extra")
+    assert set(extras) - {"dev"} == set(doctor.EXTRAS)

@@ -1,0 +1,218 @@
+"""The plan of every table: how many cells, and what tells them apart."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from semmix import SemmixError, list_classifiers
+from semmix.annotation.annotation import LABEL_SCHEMES
+from semmix.experiments.catalog import TABLES, plan_table, within
+from semmix.experiments.cells import Setting
+from semmix.experiments.cost import (
+    cost_of,
+    denoising_seconds,
+    images_seen,
+    num_train,
+    passes_per_image,
+    seconds_per_image,
+)
+from semmix.experiments.paper import LEAKING
+from semmix.experiments.protocols import PROTOCOLS, training_of
+from semmix.experiments.published import COLUMNS
+from semmix.methods import method
+
+NUM_CELLS = {
+    "main": 90,
+    "eq_data": 6,
+    "imagenet_resnet50": 7,
+    "imagenet_swinv2": 7,
+    "ood_auroc": 36,
+    "ablation": 10,
+    "reliability": 4,
+    "curves": 3,
+    "scale": 5,
+    "test_time": 3,
+    "wide_resnet": 14,
+    "densenet121": 7,
+    "long_tailed": 28,
+    "num_aug": 6,
+    "num_sets": 5,
+    "training_time": 7,
+    "headline": 9,
+    "foreign": 18,
+    "controls": 19,
+    "variants": 30,
+}
+
+
+def cell_of(table, name, **setting):
+    (cell,) = [c for c in plan_table(table, setting=Setting(**setting)) if c.name == name]
+    return cell
+
+
+def test_every_table_has_its_cells():
+    assert {name: len(plan_table(name)) for name in TABLES} == NUM_CELLS
+
+
+def test_the_documentation_counts_the_cells():
+    """Its lines read: names, what they compare, as many numbers as names."""
+    lines = (Path(__file__).parents[2] / "docs" / "tables.md").read_text().splitlines()
+    shown = {}
+    for names, _, counts in (line.split(" | ") for line in lines if line.startswith("| `")):
+        numbers = map(int, re.findall(r"\d+", counts))
+        shown |= dict(zip(re.findall(r"`(\w+)`", names), numbers, strict=True))
+    assert shown == NUM_CELLS
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_cells_can_be_made(table):
+    """Names are one of a kind; methods, options, networks, labels and columns exist."""
+    cells = plan_table(table)
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert set(TABLES[table].columns) <= set(COLUMNS)
+    for cell in cells:
+        method(cell.train.method, training_of(cell.data.dataset).num_classes, **cell.train.method_options)
+        known = cell.train.classifier in list_classifiers()
+        assert known or cell.train.classifier.startswith("timm:")
+        assert (cell.mixing is not None) == (cell.train.method == "csm")
+        assert cell.mixing is None or cell.mixing.labels in LABEL_SCHEMES
+        assert set(cell.paper) <= set(TABLES[table].columns)
+
+
+def test_published_settings():
+    tiny = cell_of("main", "tiny-imagenet/resnet50/CSM")
+    assert (tiny.train.epochs, tiny.train.batch_size) == (100, 64)
+    assert tiny.train.method_options == {"num_mixed": 1, "protocol": "code"}
+    assert tiny.mixing.num_sets * 8 == 318_400
+    assert cell_of("main", "cifar10/resnet50/CSM").mixing.num_sets * 8 == 159_840
+    assert cell_of("main", "cifar100/resnet50/CSM").mixing.num_sets * 8 == 158_400
+    mbls = [cell_of("main", f"{d}/resnet50/MbLS") for d in ("cifar10", "tiny-imagenet")]
+    assert [cell.train.method_options["margin"] for cell in mbls] == [6.0, 10.0]
+    assert [cell.train.eq_data for cell in plan_table("eq_data")] == [False] * 5 + [True]
+
+
+def test_paper_and_code_are_one_switch():
+    name = "cifar10/resnet50/CSM"
+    paper, code = (cell_of("main", name, protocol=PROTOCOLS[p]) for p in ("paper", "code"))
+    assert (paper.data.protocol, code.data.protocol) == ("paper", "code")
+    assert paper.train.method_options["protocol"] == "paper"
+    assert paper.digest != code.digest
+    assert (num_train(paper), num_train(code)) == (50_000, 45_000)
+
+
+def test_the_published_scale_belongs_to_clip():
+    name = "cifar100/resnet50/CSM"
+    assert cell_of("main", name).mixing.scale == 2.0  # chosen for an encoder of our own
+    assert cell_of("main", "tiny-imagenet/resnet50/CSM").mixing.scale is None
+    assert cell_of("main", name, encoder="clip:openai/clip-vit-base-patch32").mixing.scale == 2.3
+
+
+def test_only_the_leaking_line_has_a_generator_of_the_whole_set():
+    for cell in plan_table("long_tailed"):
+        if cell.mixing:
+            leaks = cell.row == LEAKING
+            assert cell.train.allow_leak == leaks
+            assert (cell.mixing.learned_from.imbalance is None) == leaks
+    tails = {num_train(cell) for cell in plan_table("long_tailed", "cifar10", Setting(protocol=PROTOCOLS["paper"]))}
+    assert tails == {20_431, 12_406}
+
+
+def test_tables_share_trainings():
+    ablation = cell_of("ablation", "cifar100/resnet50/CSM (L2, ours)")
+    assert ablation.run_name(1) == cell_of("main", "cifar100/resnet50/CSM").run_name(1)
+    assert ablation.run_name(1) == cell_of("test_time", "cifar100/resnet50/CSM + TTA").run_name(1)
+
+
+def test_where_and_how_often_it_runs_does_not_change_a_training():
+    cell = cell_of("main", "cifar10/resnet50/CSM")
+    here = replace(cell, seeds=9, train=replace(cell.train, device="cpu", checkpoint_seconds=1.0))
+    assert here.digest == cell.digest
+    assert within(cell, "short").digest != cell.digest
+
+
+def test_images_seen_count_what_passes_through_the_network():
+    main = {cell.row: cell for cell in plan_table("main")[:15]}
+    passes = {row: passes_per_image(cell) for row, cell in main.items()}
+    more = {"RegMixup": 2.0, "AugMix": 3.0, "RankMixup": 4.0, "CSM": 3.0}
+    assert passes == {row: more.get(row, 1.0) for row in main}
+    assert images_seen(main["CE"]) == 200 * (45_000 // 128) * 128
+    eq_data = plan_table("eq_data")[-1]
+    assert images_seen(eq_data) == 200 * 118 * 128 * 3  # ceil(45,000 / (3 * 128)) = 118 steps
+
+
+def test_cost_counts_what_cells_share_once():
+    """The ablation's six CSM cells learn from the same sets; s = 2 to 6 need no other labels."""
+    setting = Setting(device="cpu")
+    ce, csm = (plan_table("main", "digits", setting)[k] for k in (0, -1))
+    plain = cost_of([(ce, 3)])
+    assert (plain.num_runs, plain.mixed_images, plain.mixing_hours) == (3, 0, 0)
+    assert "mixed" not in str(plain)
+    one, two = cost_of([(csm, 1)]), cost_of([(csm, 2)])
+    assert one.mixed_images == two.mixed_images == 900 * 8
+    assert one.mixing_hours == two.mixing_hours > 0
+    assert two.hours == pytest.approx(2 * one.hours)
+    for table in ("ablation", "scale"):
+        cells = [(cell, 1) for cell in plan_table(table, "digits", setting)]
+        assert cost_of(cells).mixing_hours == pytest.approx(one.mixing_hours)
+    assert cost_of([(csm, 0)]).mixed_images == 0
+
+
+def test_mixing_costs_training_drawing_and_annotating():
+    """Times are measured once and kept, so that sums of them can be checked."""
+    csm = plan_table("main", "digits", Setting(device="cpu"))[-1]
+    mixing, train = csm.mixing, csm.train
+    learning = denoising_seconds(csm, mixing.training.batch_size, learns=True)
+    drawing = denoising_seconds(csm, mixing.sampler.batch_size, learns=False)
+    task = (train.classifier, "digits", train.batch_size, "cpu")
+    looking = seconds_per_image(*task, learns=False)
+    for solver, evaluations in (("heun", 9), ("dpmpp_2m", 5)):
+        sampler = replace(mixing.sampler, solver=solver, num_steps=5)
+        cost = cost_of([(replace(csm, mixing=replace(mixing, sampler=sampler)), 2)])
+        seconds = mixing.training.num_images * learning + 7200 * evaluations * drawing
+        seconds += (7200 + num_train(csm)) * looking
+        assert cost.mixing_hours == pytest.approx(seconds / 3600)
+        assert cost.num_images == 2 * images_seen(csm)
+        assert cost.hours == pytest.approx(cost.num_images * seconds_per_image(*task) / 3600)
+
+
+def test_cost_says_what_it_cannot_know():
+    setting = Setting(device="cpu", encoder="clip:somewhere")
+    csm = plan_table("main", "digits", setting)[-1]
+    cost = cost_of([(csm, 1)])
+    assert cost.left_out == ("clip:somewhere",)
+    assert "annotating by clip:somewhere not counted" in str(cost)
+
+
+def test_cost_takes_a_generator_s_minutes_as_they_are_given():
+    csm = plan_table("main", "digits", Setting(device="cpu"))[-1]
+    trainings = (replace(csm.mixing.training, minutes=minutes) for minutes in (30.0, 60.0))
+    cells = [replace(csm, mixing=replace(csm.mixing, training=t)) for t in trainings]
+    half, whole = (cost_of([(cell, 1)]).mixing_hours for cell in cells)
+    assert half > 0.5
+    assert whole - half == pytest.approx(0.5)
+
+
+def test_budgets_only_make_cheaper():
+    for cell in plan_table("long_tailed") + plan_table("main", "digits"):
+        full, short, smoke = (images_seen(within(cell, b)) for b in ("full", "short", "smoke"))
+        assert full > short >= smoke
+        assert num_train(within(cell, "smoke")) > 0
+
+
+def test_tables_move_to_other_networks():
+    cells = plan_table("main", "cifar100", classifier="resnet18")
+    assert {cell.name.rpartition("/")[0] for cell in cells} == {"cifar100/resnet18"}
+    assert [cell.paper for cell in cells] == [{}] * 15
+    assert len(plan_table("main", classifier="resnet18")) == 3 * 15  # each data set once
+
+
+def test_tables_move_to_other_data_sets():
+    assert [cell.paper for cell in plan_table("ablation", "digits")] == [{}] * 10
+    with pytest.raises(SemmixError, match="no cells on digits"):
+        plan_table("ood_auroc", "digits")
+    with pytest.raises(SemmixError, match="did you mean 'cifar10'"):
+        plan_table("main", "cifar-10")
+    with pytest.raises(SemmixError, match="did you mean 'ablation'"):
+        plan_table("ablations")

@@ -1,0 +1,357 @@
+"""The whole path as a user walks it: killed at every stage, it ends as if nothing had happened."""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from semmix import SemmixError
+from semmix.cli.main import main
+from semmix.data import load_dataset
+from semmix.diffusion.sampling import MixConfig
+from semmix.fitting.choose import recipe_for
+from semmix.fitting.digits import digits, smoke_digits
+from semmix.fitting.fit import learn_to_draw, mix_pairs, train_run
+from semmix.fitting.images import _refuse_inside
+from semmix.training.generator import GeneratorConfig
+
+SMALL = [
+    "digits",
+    "--seeds",
+    "2",
+    "--sets-per-pair",
+    "2",
+    "--sets-per-shard",
+    "20",
+    "--generator.num-images",
+    "1280",
+    "--generator.checkpoint-seconds",
+    "0",
+    "--sampler.num-steps",
+    "4",
+    "--train.epochs",
+    "4",
+    "--train.checkpoint-seconds",
+    "0",
+]
+
+# What exists when a stage has begun, or is half done.
+STAGES = [
+    "generator/generator.json",
+    "generator/checkpoint.safetensors",
+    "generator/weights.safetensors",
+    "mixsets/shard-00000.safetensors",
+    "mixsets/shard-00003.safetensors",
+    "runs/ce-0/checkpoint.safetensors",
+    "annotation/part-00001.safetensors",
+    "runs/ce-1/stats.jsonl",
+    "runs/csm-0/config.json",
+    "runs/csm-1/checkpoint.safetensors",
+]
+
+
+def start(out: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "semmix", "fit", *SMALL, "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(out: Path) -> str:
+    process = start(out)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+    return text
+
+
+def kill_when(out: Path, marker: str, delay: float) -> None:
+    """kill -9 a little after `marker` appears."""
+    process = start(out)
+    while not (out / marker).exists() and process.poll() is None:
+        time.sleep(0.005)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("fit") / "whole"
+    text = finish(out)
+    assert "CSM" in text
+    assert "report.html" in text
+    return out
+
+
+def outcome(out: Path) -> dict[str, bytes]:
+    """The bytes of everything that must not depend on interruptions."""
+    kept = [
+        "mixsets/*",
+        "annotation/*",
+        "generator/weights*",
+        "runs/*/metrics.json",
+        "runs/*/logits*",
+        "runs/*/weights*",
+        "runs/*/stats.jsonl",
+    ]
+    return {str(p.relative_to(out)): p.read_bytes() for k in kept for p in sorted(out.glob(k))}
+
+
+def test_killed_ten_times_it_ends_the_same(whole, tmp_path):
+    out, delays = tmp_path / "killed", random.Random(0)
+    for marker in STAGES:
+        kill_when(out, marker, delays.uniform(0, 0.2))
+    finish(out)
+    assert outcome(out) == outcome(whole)
+
+
+def test_finished_path_is_not_walked_again(whole):
+    before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.name != "report.html"}
+    finish(whole)
+    after = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.name != "report.html"}
+    assert {p for p in after if p.is_file() and after[p] != before.get(p)} == set()
+
+
+def test_the_report_shows_the_runs_and_the_sets(whole):
+    page = (whole / "report.html").read_text()
+    assert "CSM" in page
+    assert "data:image/png" in page
+
+
+def test_generator_and_encoder_learned_the_training_split_alone(whole):
+    generator = json.loads((whole / "generator" / "generator.json").read_text())
+    annotation = json.loads((whole / "annotation" / "annotation.json").read_text())
+    run = json.loads((whole / "runs" / "csm-0" / "config.json").read_text())
+    assert generator["trained_on"] == run["inputs"]["train"]
+    assert annotation["encoder_trained_on"] == run["inputs"]["train"]
+    assert run["leak"] is False
+
+
+def test_damaged_shard_stops_training_and_can_be_made_again(whole, tmp_path):
+    """A flipped byte is noticed by whoever reads it; deleting the shard mends the store."""
+    import shutil
+
+    out = tmp_path / "damaged"
+    shutil.copytree(whole, out)
+    shutil.rmtree(out / "runs" / "csm-1")
+    shard = out / "mixsets" / "shard-00001.safetensors"
+    sound = shard.read_bytes()
+    shard.write_bytes(sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:])
+    process = start(out)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "shard-00001.safetensors cannot be used" in text
+    shard.unlink()
+    finish(out)
+    assert shard.read_bytes() == sound
+    assert outcome(out) == outcome(whole)
+
+
+# ---- images of one's own
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Three classes of 130 smooth pictures; the third is the first with more contrast."""
+    folder = tmp_path_factory.mktemp("own") / "photos"
+    draw = torch.Generator().manual_seed(0)
+    for c, name in enumerate(("plain", "striped", "bold")):
+        (folder / name).mkdir(parents=True)
+        coarse = torch.rand(130, 3, 5, 5, generator=draw) * (1.0 if c == 2 else 0.5)
+        images = torch.nn.functional.interpolate(coarse, (40, 30), mode="bicubic").clamp(0, 1)
+        if c == 1:
+            images[:, :, ::4] = 0
+        for k, image in enumerate(images):
+            pixels = (image * 255).to(torch.uint8).permute(1, 2, 0).numpy()
+            Image.fromarray(pixels).save(folder / name / f"{k}.png")
+    return folder
+
+
+QUICK = [
+    "--seeds",
+    "1",
+    "--sets-per-pair",
+    "2",
+    "--sampler.num-steps",
+    "2",
+    "--generator.num-images",
+    "512",
+    "--generator.batch-size",
+    "32",
+    "--generator.checkpoint-seconds",
+    "0",
+    "--train.classifier",
+    "small",
+    "--train.epochs",
+    "3",
+]
+
+
+def start_own(folder: Path, out: Path) -> subprocess.Popen:
+    # Hours, so that even the slowest machine plans a generator; QUICK makes it short.
+    words = ["fit", str(folder), *QUICK, "--minutes", "600", "--out", str(out)]
+    command = [sys.executable, "-m", "semmix", *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=listen_to_ctrl_c
+    )
+
+
+def listen_to_ctrl_c() -> None:
+    """Undo what shells do to commands in the background, should the tests be one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_own_images_stopped_by_ctrl_c_go_on_and_end_with_a_model(photos, tmp_path, capsys):
+    out = tmp_path / "out"
+    process = start_own(photos, out)
+    while not (out / "generator" / "checkpoint.safetensors").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, text
+    assert "the same command goes on from here" in text
+    text = " ".join(text.split())
+    assert "390 images in 3 classes: bold 130, plain 130, striped 130" in text
+    assert "plan (good, on this CPU): about" in text
+    plan = (out / "plan.json").read_bytes()
+
+    process = start_own(photos, out)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+    assert (out / "plan.json").read_bytes() == plan
+    assert "CSM" in text
+    assert f"use it: semmix predict {out / 'model'} IMAGES" in text
+    run = json.loads((out / "runs" / "csm-0" / "config.json").read_text())
+    assert run["leak"] is False
+
+    assert main(["predict", str(out / "model"), str(photos / "striped" / "0.png")]) == 0
+    assert "striped" in capsys.readouterr().out
+
+
+def test_a_table_of_few_images_is_fitted_without_a_generator(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{photos}/{name}/{k}.png;{name}" for name in ("plain", "striped") for k in range(20)]
+    (tmp_path / "few.csv").write_text("\n".join(["file;class", *rows, "gone.png;plain"]))
+    words = ["--quality", "draft", "few.csv", "--minutes", "0.2", "--train.epochs", "3"]
+    status = main(["fit", *words])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert status == 0
+    assert "1 files cannot be used and are left out: gone.png (unreadable)" in printed
+    assert "too few to teach a generator" in printed
+    assert "only 6 images to calibrate on" in printed
+    out = tmp_path / "runs" / "few"
+    assert not (out / "generator").exists()
+    assert (out / "model" / "model.json").exists()
+    assert (out / "report.html").exists()
+    # The images it leaves are a data set for other commands, as the tutorial says.
+    again = ["--method", "ce", "--classifier", "small", "--epochs", "1", "--batch-size", "16"]
+    assert main(["train", str(out / "images"), *again, "--out", str(tmp_path / "run")]) == 0
+
+
+def test_rare_classes_and_confused_pairs(photos, tmp_path):
+    """Two partners of many, rare classes repeated: the generator still knows its own split only."""
+    data = load_dataset(photos, size=32)
+    kept = torch.cat([(data.train.labels == c).nonzero().squeeze(1)[: [40, 4, 40][c]] for c in range(3)])
+    train = data.train.select(kept)
+    data = replace(data, train=train)
+    config = replace(
+        smoke_digits(),
+        data=replace(smoke_digits().data, dataset="photos", train_size=None),
+        out=tmp_path / "out",
+        seeds=1,
+        partners=1,
+        even_out=True,
+        generator=GeneratorConfig(network="cpu32", num_images=64, batch_size=16, num_grids=1),
+        sampler=MixConfig(num_steps=2, batch_size=16),
+    )
+    folder = learn_to_draw(config, data)
+    manifest = json.loads((folder / "generator.json").read_text())
+    assert manifest["trained_on"] == train.digest
+    plain = train_run(config, data, "ce", 0, None)
+    store = mix_pairs(config, data, plain)
+    assert {c for pair in store.plan.pairs for c in pair} == {0, 1, 2}
+    assert len(store.plan.pairs) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--minutes", "3", "digits"], "--minutes plans for images of your own"),
+        (["cifar10", "--quality=draft"], "--quality plans for images of your own"),
+        (["no/such/folder"], "no such folder"),
+        (["missing.csv"], "cannot read missing.csv"),
+        (["fotos"], "unknown data set"),
+    ],
+)
+def test_mistakes_are_answered(words, answer, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", *words]) == 1
+    assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "good"),
+    [
+        (".", [], "--out ../runs/photos"),
+        ("../photos", ["--out", "results"], "--out ../runs/photos"),
+        (".", ["--out", "plain/results"], "--out ../runs/photos"),
+        (".", ["--out", "."], "--out ../runs/photos"),
+    ],
+)
+def test_results_are_not_put_among_the_images(photos, source, out, good, capsys, monkeypatch):
+    monkeypatch.chdir(photos)
+    before = sorted(photos.rglob("*"))
+    assert main(["fit", source, "--quality", "draft", *out]) == 1
+    told = capsys.readouterr().err
+    assert "results would lie among the images" in told
+    assert good in told
+    assert sorted(photos.rglob("*")) == before
+
+
+def test_results_may_lie_in_a_hidden_folder_or_beside_the_images(photos):
+    for out in (photos / ".semmix" / "a", photos.parent / "runs"):
+        _refuse_inside(photos, out)
+    with pytest.raises(SemmixError, match="among the images"):
+        _refuse_inside(photos, photos / "runs")
+    with pytest.raises(SemmixError, match="among the images"):  # they would be kept in images/
+        _refuse_inside(photos.rename(photos.with_name("images")), photos.parent)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--train-size", "30"], "made for all of your images: --train-size 30"),
+        (["--imbalance", "5"], "made for all of your images: --imbalance 5"),
+        (["--minutes", "nan"], "a plan needs time: nan minutes"),
+        (["--minutes", "inf"], "a plan needs time: inf minutes"),
+    ],
+)
+def test_what_no_plan_can_heed_is_refused_before_any_work(photos, words, answer, capsys, tmp_path):
+    assert main(["fit", str(photos), *words, "--out", str(tmp_path / "out")]) == 1
+    assert answer in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_known_data_set_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "digits" / "cat").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert recipe_for(["digits"]) == digits()
+
+
+def test_the_short_help_names_options_that_exist(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--help"])
+    short = capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "photos/", "--help"])
+    full = capsys.readouterr().out
+    named = set(re.findall(r"--[a-z-]+", short)) - {"--help"}
+    assert len(named) > 6
+    assert all(f"{option} " in full or f"{option}," in full for option in named)
