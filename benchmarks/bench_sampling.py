@@ -27,9 +27,9 @@ from semmix.core.artifact import begin_artifact
 from semmix.core.device import describe_environment, pick_device, to_device
 from semmix.diffusion import load_generator
 from semmix.diffusion.edm import PRESETS, EDMDenoiser, network_preset
-from semmix.diffusion.folder import MANIFEST, save_generator
 from semmix.diffusion.sampling import MixConfig
 from semmix.diffusion.solvers import SOLVERS
+from semmix.diffusion.stored import MANIFEST, save_generator
 from semmix.mixing.draw import make_mixsets
 from semmix.mixing.plan import MixPlan, all_pairs
 

@@ -25,7 +25,7 @@ from semmix.data import (
     list_data,
     load_dataset,
 )
-from semmix.data.catalog import CATALOG, CIFAR10, Download
+from semmix.data.known import CATALOG, CIFAR10, Download
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from threading import Thread
 import pytest
 
 from semmix import SemmixError
-from semmix.data.catalog import Download
 from semmix.data.download import fetch
+from semmix.data.known import Download
 
 DATA = bytes(range(256)) * 8192  # 2 MiB
 MD5 = hashlib.md5(DATA).hexdigest()

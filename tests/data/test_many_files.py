@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from semmix.data.duplicates import find_duplicates
-from semmix.data.folder import gather
+from semmix.data.image_folder import gather
 
 NUM_FILES, NUM_PICTURES, NUM_CLASSES = 100_000, 40, 4
 

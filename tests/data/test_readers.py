@@ -17,7 +17,7 @@ from PIL import Image
 
 from semmix import SemmixError
 from semmix.data import Split
-from semmix.data.catalog import CATALOG, CIFAR10, CIFAR100, FASHION_MNIST, TINY_IMAGENET, TINY_IMAGENET_VAL, read_source
+from semmix.data.known import CATALOG, CIFAR10, CIFAR100, FASHION_MNIST, TINY_IMAGENET, TINY_IMAGENET_VAL, read_source
 from semmix.data.readers import to_split
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from semmix.diffusion.edm import EDMConfig
-from semmix.diffusion.folder import build_denoiser
+from semmix.diffusion.stored import build_denoiser
 
 # ---- the slow twin: reads tensors by their official names, float64, nothing shared with src
 

@@ -10,7 +10,7 @@ from semmix import diffusion as generators
 from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
 from semmix.diffusion import find_folder, load_generator
-from semmix.diffusion.folder import MANIFEST, WEIGHTS, save_generator
+from semmix.diffusion.stored import MANIFEST, WEIGHTS, save_generator
 
 
 @pytest.fixture

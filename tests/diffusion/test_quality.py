@@ -11,8 +11,8 @@ from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
 from semmix.data import load_dataset
 from semmix.diffusion import quality
+from semmix.diffusion.class_samples import sample_classes
 from semmix.diffusion.edm import EDMDenoiser, network_preset
-from semmix.diffusion.folder import save_generator
 from semmix.diffusion.quality import (
     GeneratorScore,
     feature_statistics,
@@ -24,8 +24,8 @@ from semmix.diffusion.quality import (
     score_command,
     score_generator,
 )
-from semmix.diffusion.samples import sample_classes
 from semmix.diffusion.sampling import MixConfig
+from semmix.diffusion.stored import save_generator
 from semmix.networks import classifier
 from semmix.networks.encoders import load_encoder
 from semmix.networks.saved import save_classifier

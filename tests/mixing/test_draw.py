@@ -17,11 +17,11 @@ from semmix.cli.main import main
 from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
 from semmix.core.seeds import fold_seed
+from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser
-from semmix.diffusion.folder import MANIFEST, NetworkGenerator, save_generator
-from semmix.diffusion.samples import sample_classes, write_grid
 from semmix.diffusion.sampling import MixConfig, check_knows_classes, make_sampler, make_solver, sample_padded, to_uint8
 from semmix.diffusion.solvers import karras_sigmas, solver
+from semmix.diffusion.stored import MANIFEST, NetworkGenerator, save_generator
 from semmix.mixing.draw import make_mixsets, set_noise
 from semmix.mixing.labels import mix_labels
 from semmix.mixing.plan import MixPlan, all_pairs

@@ -19,8 +19,8 @@ from semmix.core.progress import say
 from semmix.data.config import DatasetConfig
 from semmix.deploy import export_model, predict_command
 from semmix.diffusion import load_generator
+from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.official import convert_checkpoint
-from semmix.diffusion.samples import sample_classes, write_grid
 from semmix.diffusion.sampling import MixConfig, check_knows_classes
 from semmix.methods import method_class
 from semmix.mixing.draw import make_mixsets

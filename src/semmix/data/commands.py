@@ -7,10 +7,10 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from semmix.core.progress import say
-from semmix.data.catalog import CATALOG, Entry, find_entry, read_source, verify_parts
 from semmix.data.download import fetch, taking_turns
-from semmix.data.folder import check_folder
+from semmix.data.image_folder import check_folder
 from semmix.data.imported import data_root, is_stored, load_parts, save_parts
+from semmix.data.known import CATALOG, Entry, find_entry, read_source, verify_parts
 from semmix.data.listing import looks_like_path
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from semmix.core.errors import SemmixError
 from semmix.core.progress import progress, say
-from semmix.data.catalog import Download
+from semmix.data.known import Download
 
 BLOCK = 2**18
 MIB = 2**20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from semmix.core.progress import harmless
 from semmix.data.decoding import SUFFIXES
-from semmix.data.listed import TABLE_SUFFIXES
+from semmix.data.image_table import TABLE_SUFFIXES
 
 # what can be wrong with a file -> whether the file is skipped for it
 PROBLEMS = {

@@ -15,7 +15,7 @@ from semmix.core.errors import SemmixError
 from semmix.core.files import printable
 from semmix.data.decoding import SUFFIXES
 from semmix.data.folder_report import FolderReport, Problem
-from semmix.data.listed import PART_NAMES, TABLE_SUFFIXES, read_table
+from semmix.data.image_table import PART_NAMES, TABLE_SUFFIXES, read_table
 
 PARTS = ("train", "val", "test")
 HIDDEN = ("__MACOSX", "__pycache__")

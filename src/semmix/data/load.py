@@ -6,12 +6,12 @@ from pathlib import Path
 from semmix.core.artifact import open_artifact
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.progress import say
-from semmix.data.catalog import CATALOG, Entry
 from semmix.data.dataset import Dataset
-from semmix.data.digits import load_digits
-from semmix.data.folder import load_folder
+from semmix.data.image_folder import load_folder
 from semmix.data.imported import KIND, MANIFEST, data_root, load_parts
+from semmix.data.known import CATALOG, Entry
 from semmix.data.listing import PARTS, looks_like_path
+from semmix.data.sklearn_digits import load_digits
 from semmix.data.splitting import PROTOCOLS, long_tail, split_parts, take
 
 KEPT_FILES = (MANIFEST, *(f"{part}.safetensors" for part in PARTS))

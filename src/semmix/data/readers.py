@@ -13,7 +13,7 @@ from semmix.core.errors import SemmixError
 from semmix.core.progress import progress
 from semmix.data.dataset import Parts, Split
 from semmix.data.decoding import BadImageError, decode_picture
-from semmix.data.folder import read_folder
+from semmix.data.image_folder import read_folder
 from semmix.data.tree import Tree
 
 CIFAR_PIXELS = 3 * 32 * 32

@@ -71,11 +71,11 @@ def load_generator(spec: str | Path, device: str = "auto") -> Generator:
     of the diffusers library are `diffusers:FOLDER`, `dit:FOLDER`, `sd:FOLDER` (docs/adapters.md).
     """
     from semmix.diffusion.adapters_diffusers import load_adapter
-    from semmix.diffusion.folder import load_folder
+    from semmix.diffusion.stored import load_stored
 
     if str(spec).startswith(("diffusers:", "dit:", "sd:")):
         return load_adapter(str(spec), pick_device(device))
-    return load_folder(find_folder(spec), pick_device(device))
+    return load_stored(find_folder(spec), pick_device(device))
 
 
 def find_folder(spec: str | Path) -> Path:

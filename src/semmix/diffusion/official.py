@@ -25,8 +25,8 @@ from semmix.core.errors import SemmixError
 from semmix.core.files import digest_file
 from semmix.diffusion.edm import EDMConfig
 from semmix.diffusion.edm2 import EDM2Config, fold_magnitudes
-from semmix.diffusion.folder import MANIFEST, build_denoiser, save_generator
 from semmix.diffusion.pickles import BoundedFile, Name, Record, RefusedPickleError, read_pickle
+from semmix.diffusion.stored import MANIFEST, build_denoiser, save_generator
 
 PERSISTENT = "torch_utils.persistence._reconstruct_persistent_obj"
 PERSISTENCE_VERSION = 6

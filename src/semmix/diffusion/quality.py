@@ -27,7 +27,7 @@ from semmix.core.progress import say
 from semmix.data import Dataset
 from semmix.data.config import DatasetConfig
 from semmix.diffusion import Generator, load_generator
-from semmix.diffusion.samples import sample_classes
+from semmix.diffusion.class_samples import sample_classes
 from semmix.diffusion.sampling import MixConfig
 from semmix.networks import Classifier
 from semmix.networks.encoders import Encoder, load_encoder

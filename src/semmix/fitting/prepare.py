@@ -25,8 +25,8 @@ from semmix.data.config import DatasetConfig
 from semmix.data.dataset import Parts
 from semmix.data.decoding import SUFFIXES, BadImageError, read_stored_size
 from semmix.data.duplicates import Duplicates, find_duplicates
-from semmix.data.folder import Gathered, across_parts, as_dataset, divide, gather, unusable_files
 from semmix.data.folder_report import FolderReport, Problem
+from semmix.data.image_folder import Gathered, across_parts, as_dataset, divide, gather, unusable_files
 from semmix.data.imported import save_parts
 from semmix.data.listing import ImageFile, list_images
 from semmix.fitting.suspects import SecondOpinion, second_opinion

@@ -31,10 +31,10 @@ from semmix.core.files import digest_tensors, read_json, write_json
 from semmix.core.progress import progress
 from semmix.core.seeds import fold_seed
 from semmix.diffusion import find_folder
+from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
-from semmix.diffusion.folder import MANIFEST, NetworkGenerator, load_folder, save_generator
-from semmix.diffusion.samples import sample_classes, write_grid
 from semmix.diffusion.sampling import MixConfig
+from semmix.diffusion.stored import MANIFEST, NetworkGenerator, load_stored, save_generator
 from semmix.training.checkpoint import (
     append_stats,
     load_checkpoint,
@@ -167,7 +167,7 @@ def _train(
     rank, world_size = join_processes(device, config.batch_size)
 
     # ---- all that wrong settings can break comes before the folder is claimed for them
-    start = load_folder(find_folder(config.init), torch.device("cpu")) if config.init else None
+    start = load_stored(find_folder(config.init), torch.device("cpu")) if config.init else None
     torch.manual_seed(fold_seed(config.seed, "generator weights"))
     network = EDMDenoiser(network_config)
     if start:

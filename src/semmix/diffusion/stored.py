@@ -68,7 +68,7 @@ def generator_digest(config: EDMConfig | EDM2Config, weights: dict[str, Tensor])
     return digest({"network": asdict(config), "weights": digest_tensors(weights)})
 
 
-def load_folder(folder: Path, device: torch.device) -> NetworkGenerator:
+def load_stored(folder: Path, device: torch.device) -> NetworkGenerator:
     """Return the generator that `save_generator` wrote, checked against its digest."""
     artifact = open_artifact(folder, MANIFEST, "generator")
     if not artifact.finished:

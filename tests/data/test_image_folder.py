@@ -9,7 +9,7 @@ from PIL import Image
 
 from semmix import SemmixError
 from semmix.data import DataCheckConfig, check_data, load_dataset
-from semmix.data.folder import check_folder, read_folder
+from semmix.data.image_folder import check_folder, read_folder
 
 
 def test_undivided_folder_is_split_by_class(make_folder):
@@ -261,7 +261,7 @@ def test_class_without_training_images(make_folder):
 
 
 def test_one_image_over_the_memory_limit_is_enough(make_folder, monkeypatch):
-    monkeypatch.setattr("semmix.data.folder.MAX_TOTAL_BYTES", 1000)
+    monkeypatch.setattr("semmix.data.image_folder.MAX_TOTAL_BYTES", 1000)
     with pytest.raises(SemmixError, match=r"more than 1000 bytes of memory: 8 x 8 .*\n.*give a smaller size"):
         load_dataset(make_folder())
     assert load_dataset(make_folder("small"), size=4).image_shape == (3, 4, 4)

@@ -6,7 +6,7 @@ import pytest
 
 from semmix import SemmixError
 from semmix.data import load_dataset
-from semmix.data.listed import TableRow, read_table
+from semmix.data.image_table import TableRow, read_table
 
 
 def write(tmp_path, text, name="labels.csv"):
