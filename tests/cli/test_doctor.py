@@ -4,11 +4,11 @@ import re
 from importlib.metadata import metadata, requires
 
 from semmix.cli import doctor
-from semmix.cli.doctor import DoctorConfig, run_doctor
+from semmix.cli.doctor import DoctorCommand
 
 
 def test_a_sound_installation_passes_the_self_test(capsys, tmp_path):
-    assert run_doctor(DoctorConfig(root=tmp_path)) == 0
+    assert DoctorCommand(root=tmp_path).run() == 0
     out = capsys.readouterr().out
     assert "all is well" in out
     assert "torch" in out
@@ -21,7 +21,7 @@ def test_a_missing_package_and_a_failing_check_are_told(capsys, tmp_path, monkey
 
     monkeypatch.setattr(doctor, "SELF_TESTS", {"metrics": failing})
     monkeypatch.setattr(doctor, "CORE", ("torch", "no-such-package"))
-    assert run_doctor(DoctorConfig(root=tmp_path)) == 1
+    assert DoctorCommand(root=tmp_path).run() == 1
     out = capsys.readouterr().out
     assert "!! missing" in out
     assert "!! broken on purpose" in out

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from semmix import SemmixError
-from semmix.data import DataCheckConfig, check_data, load_dataset
+from semmix.data import check_data, load_dataset
 from semmix.data.image_folder import check_folder, read_folder
 
 
@@ -129,7 +129,7 @@ def test_names_cannot_command_the_terminal(make_folder, capsys):
     folder = make_folder()
     (folder / "cat" / "\x1b[2J\n.png").write_bytes(b"")
     (folder / "dog" / "\x1b[2J.txt").write_bytes(b"")
-    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    assert check_data(str(folder)) == 1
     told = capsys.readouterr().out
     assert "cat/?[2J?.png: 0 bytes" in told
     assert "dog/?[2J.txt" in told
@@ -183,10 +183,10 @@ def test_strict_refuses_what_would_be_skipped(make_folder):
 
 def test_check_tells_by_its_value_and_shortens_long_lists(make_folder, capsys):
     folder = make_folder()
-    assert check_data(DataCheckConfig(name=str(folder))) == 0
+    assert check_data(str(folder)) == 0
     for k in range(8):
         (folder / "dog" / f"zero{k}.png").write_bytes(b"")
-    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    assert check_data(str(folder)) == 1
     printed = capsys.readouterr().out
     assert "empty, skipped: 8" in printed
     assert "and 3 more" in printed
@@ -229,7 +229,7 @@ def test_a_closed_class_folder_is_named(make_folder):
 
 
 def test_folder_without_images(tmp_path):
-    assert check_data(DataCheckConfig(name=str(tmp_path))) == 1
+    assert check_data(str(tmp_path)) == 1
     with pytest.raises(SemmixError, match="no images found"):
         load_dataset(tmp_path)
 
@@ -317,7 +317,7 @@ def test_very_long_and_odd_names(make_folder):
 def test_folders_that_teach_nothing_get_advice(make_folder, capsys):
     folder = make_folder(classes=("cat",))
     (folder / "loose.png").write_bytes((folder / "cat" / "000.png").read_bytes())
-    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    assert check_data(str(folder)) == 1
     told = capsys.readouterr().out
     assert "two folders at least" in told
     assert "loose.png" in told
@@ -328,22 +328,22 @@ def test_images_of_other_kinds_are_told_which_are_read(make_folder, capsys):
     for file in list(folder.rglob("*.png")):
         Image.open(file).save(file.with_suffix(".tif"))
         file.unlink()
-    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    assert check_data(str(folder)) == 1
     assert ".png, .jpg, .jpeg, .webp files" in capsys.readouterr().out
     next(folder.rglob("*.tif")).rename(folder / "cat" / "misnamed.png")
-    assert check_data(DataCheckConfig(name=str(folder))) == 1
+    assert check_data(str(folder)) == 1
     assert "misnamed.png: not a PNG, JPEG or WebP file" in capsys.readouterr().out
 
 
 def test_a_table_whose_paths_lead_nowhere_gets_advice_on_paths(tmp_path, capsys):
     table = tmp_path / "labels.csv"
     table.write_text("path,label\ncat\\1.png,cat\ndog\\1.png,dog\n")
-    assert check_data(DataCheckConfig(name=str(table))) == 1
+    assert check_data(str(table)) == 1
     assert "paths from the table's own folder" in capsys.readouterr().out
     with pytest.raises(SemmixError, match="paths from the table's own folder"):
         load_dataset(table)
 
 
 def test_digits_need_no_check(capsys):
-    assert check_data(DataCheckConfig(name="digits")) == 0
+    assert check_data("digits") == 0
     assert "scikit-learn" in capsys.readouterr().out

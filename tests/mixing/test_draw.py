@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from semmix.cli.commands import GeneratorSample
+from semmix.cli.generator import GeneratorSampleCommand
 from semmix.cli.main import main
 from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
@@ -320,7 +320,7 @@ def test_few_class_samples_are_not_filled_up_to_a_batch(generator):
 
 def test_a_picture_of_samples_is_a_png(tmp_path):
     with pytest.raises(SemmixError, match=r"end its name in \.png"):
-        GeneratorSample(generator="zoo:any", out=tmp_path / "samples.jpg")
+        GeneratorSampleCommand(generator="zoo:any", out=tmp_path / "samples.jpg")
 
 
 def test_a_row_of_no_samples_is_refused(generator):

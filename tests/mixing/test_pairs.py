@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from semmix.cli.commands import Mix, chosen_pairs
+from semmix.cli.mix import MixCommand, chosen_pairs
 from semmix.core.errors import SemmixError
 from semmix.mixing.pairs import confusable_pairs, partner_pairs
 from semmix.mixing.plan import all_pairs
@@ -48,13 +48,13 @@ def test_user_mistakes_are_explained():
 
 @pytest.mark.parametrize("num_pairs", [0, 2])
 def test_the_command_counts_only_what_a_run_confuses(num_pairs):
-    assert chosen_pairs(Mix(generator="g", pairs=("1:2",)), 3) == ((1, 2),)
+    assert chosen_pairs(MixCommand(generator="g", pairs=("1:2",)), 3) == ((1, 2),)
     with pytest.raises(SemmixError, match="--confusable-by"):
-        chosen_pairs(Mix(generator="g", num_pairs=num_pairs), 3)
+        chosen_pairs(MixCommand(generator="g", num_pairs=num_pairs), 3)
 
 
 def test_few_sets_show_every_class_and_enough_of_them_the_usual_pairs():
-    few = Mix(generator="g", sets=1000)  # the default
+    few = MixCommand(generator="g", sets=1000)  # the default
     counts = Counter(c for pair in chosen_pairs(few, 100)[:1000] for c in pair)
     assert set(counts.values()) == {20}
     assert len(counts) == 100
@@ -68,7 +68,7 @@ def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
     logits, labels = torch.eye(200)[[199, 198, 199, 0]], torch.tensor([199, 199, 198, 0])
     tensors = {"logits": logits.half(), "labels": labels.to(torch.int16)}
     save_file(tensors, tmp_path / "logits-val.safetensors")
-    command = Mix(generator="g", confusable_by=tmp_path, num_pairs=1)
+    command = MixCommand(generator="g", confusable_by=tmp_path, num_pairs=1)
     assert chosen_pairs(command, 200) == ((198, 199),)
     with pytest.raises(SemmixError, match=r"200 in .* 10 of the generator"):
         chosen_pairs(command, 10)
@@ -82,7 +82,7 @@ def test_a_damaged_run_is_named(tmp_path, damage):
     save_file({"logits": torch.eye(3), "labels": torch.arange(3)}, path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(SemmixError, match=r"logits-val.*\n.*make it again"):
-        chosen_pairs(Mix(generator="g", confusable_by=tmp_path), 3)
+        chosen_pairs(MixCommand(generator="g", confusable_by=tmp_path), 3)
 
 
 def test_every_class_is_in_a_pair_even_without_validation_images():

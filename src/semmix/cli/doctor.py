@@ -15,6 +15,7 @@ import torch
 from semmix import __version__
 from semmix.core.errors import SemmixError
 from semmix.core.progress import say
+from semmix.data import list_data
 
 CORE = ("torch", "numpy", "safetensors", "pillow", "scikit-learn", "scipy", "tyro", "rich", "matplotlib", "jinja2")
 EXTRAS = {
@@ -29,7 +30,7 @@ EXTRAS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorConfig:
+class DoctorCommand:
     """Show what is installed, and run a self-test."""
 
     quick: bool = False
@@ -37,22 +38,22 @@ class DoctorConfig:
     root: Path | None = None
     """Where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets by default."""
 
-
-def run_doctor(config: DoctorConfig) -> int:
-    """Print the state of this installation; return 0 when all is well."""
-    say(f"semmix {__version__}")
-    sound = [_line(name, _version(name), needed=True) for name in CORE]
-    say("extras:")
-    for extra, package in EXTRAS.items():
-        _line(f"  [{extra}] {package}", _version(package), needed=False)
-    say("devices:")
-    for device in _devices():
-        say(f"  {device}")
-    _show_data(config.root)
-    if not config.quick:
-        sound += [_try(name, check) for name, check in SELF_TESTS.items()]
-    say("all is well" if all(sound) else "something is wrong: see the lines marked !!")
-    return 0 if all(sound) else 1
+    def run(self) -> int:
+        """Print the state of this installation; return 0 when all is well."""
+        say(f"semmix {__version__}")
+        sound = [_line(name, _version(name), needed=True) for name in CORE]
+        say("extras:")
+        for extra, package in EXTRAS.items():
+            _line(f"  [{extra}] {package}", _version(package), needed=False)
+        say("devices:")
+        for device in _devices():
+            say(f"  {device}")
+        say("data:")
+        list_data(self.root)
+        if not self.quick:
+            sound += [_try(name, check) for name, check in SELF_TESTS.items()]
+        say("all is well" if all(sound) else "something is wrong: see the lines marked !!")
+        return 0 if all(sound) else 1
 
 
 def _version(package: str) -> str | None:
@@ -71,13 +72,6 @@ def _line(name: str, found: str | None, needed: bool) -> bool:
 def _devices() -> list[str]:
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     return [f"cpu, {torch.get_num_threads()} threads", *(f"cuda:{k} {g}" for k, g in enumerate(gpus))]
-
-
-def _show_data(root: Path | None) -> None:
-    from semmix.data import DataListConfig, list_data
-
-    say("data:")
-    list_data(DataListConfig(root=root))
 
 
 def _try(name: str, check: Callable[[Path], str]) -> bool:

@@ -1,4 +1,4 @@
-"""The command line. A command is a dataclass and a function that takes it; tyro does the rest."""
+"""The command line: every command is a dataclass of its options with a method `run`; tyro reads the options."""
 
 from __future__ import annotations
 
@@ -6,127 +6,40 @@ import io
 import os
 import sys
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any
 
 from semmix import __version__
 from semmix.core.errors import SemmixError, unknown_name
 
-
-class Command(NamedTuple):
-    """Where a command lives; its module is loaded when it is called."""
-
-    help: str
-    module: str
-    config: str
-    function: str
-    defaults: str | None = None
-    """Function from the arguments to a config whose values are the defaults."""
-    resumes: bool = False
-    """Whether, run again after a stop, it goes on where it was; else it begins anew."""
-
-
 COMMANDS = {
-    "fit": Command(
-        "From a folder of images, or a data set, to a calibrated model and a report.",
-        "semmix.fitting.choose",
-        "FitConfig",
-        "fit",
-        "recipe_for",
-        resumes=True,
-    ),
-    "data list": Command(
-        "Show the data sets semmix knows and which are here.", "semmix.data", "DataListConfig", "list_data"
-    ),
-    "data get": Command("Download a data set.", "semmix.data", "DataGetConfig", "get_data", resumes=True),
-    "data import": Command("Import a data set from files you have.", "semmix.data", "DataImportConfig", "import_data"),
-    "data check": Command(
-        "Verify a data set or report on an image folder.", "semmix.data", "DataCheckConfig", "check_data"
-    ),
-    "generator train": Command(
-        "Train a class-conditional diffusion model on a training split.",
-        "semmix.cli.commands",
-        "GeneratorTrain",
-        "train_generator_command",
-        resumes=True,
-    ),
-    "generator sample": Command(
-        "Draw a grid of class samples from a generator.", "semmix.cli.commands", "GeneratorSample", "sample_command"
-    ),
-    "generator convert": Command(
-        "Turn an official EDM or EDM2 .pkl into a generator folder, without running it.",
-        "semmix.cli.commands",
-        "GeneratorConvert",
-        "convert_command",
-    ),
-    "generator score": Command(
-        "Measure how good a generator's images are.", "semmix.diffusion.quality", "GeneratorScore", "score_command"
-    ),
-    "mix": Command(
-        "Draw mixed sets that slide from class to class.", "semmix.cli.commands", "Mix", "mix_command", resumes=True
-    ),
-    "verify": Command("Check every shard of a store of mixed sets.", "semmix.cli.commands", "Verify", "verify_command"),
-    "annotate": Command(
-        "Read back how much of each class the mixed images show.",
-        "semmix.cli.commands",
-        "Annotate",
-        "annotate_command",
-        resumes=True,
-    ),
-    "export": Command(
-        "Write a trained classifier as a model folder (ONNX, torch.export, card), or mixed sets.",
-        "semmix.cli.commands",
-        "Export",
-        "export_command",
-    ),
-    "train": Command(
-        "Train a classifier by any of the calibration methods.",
-        "semmix.cli.commands",
-        "Train",
-        "train_command",
-        resumes=True,
-    ),
-    "predict": Command(
-        "Answer images: class, calibrated confidence, prediction set, warning, or a question.",
-        "semmix.deploy.predict",
-        "Predict",
-        "predict_command",
-    ),
-    "serve": Command("Answer images over HTTP.", "semmix.deploy.serve", "Serve", "serve_command"),
-    "choose": Command(
-        "Find when to ask a person, from what a wrong answer and a question cost.",
-        "semmix.deploy.threshold",
-        "Choose",
-        "choose_command",
-    ),
-    "evaluate": Command(
-        "Measure and calibrate logits or probabilities from any model.",
-        "semmix.evaluation",
-        "EvaluateConfig",
-        "evaluate_file",
-    ),
-    "table": Command(
-        "Make a table of the paper: ours beside the published numbers.",
-        "semmix.experiments.table",
-        "TableConfig",
-        "make_table",
-        resumes=True,
-    ),
-    "keep": Command(
-        "Keep finished runs in a form small enough to commit.", "semmix.experiments.results", "KeepConfig", "keep_runs"
-    ),
-    "report": Command(
-        "Write one self-contained HTML page about finished runs.", "semmix.report", "ReportConfig", "run_report"
-    ),
-    "balance": Command(
-        "Ask whether a loss treats sharp and soft labels alike.",
-        "semmix.calibration.balance",
-        "BalanceConfig",
-        "run_balance",
-    ),
-    "doctor": Command(
-        "Show what is installed, and run a self-test.", "semmix.cli.doctor", "DoctorConfig", "run_doctor"
-    ),
+    "fit": "From a folder of images, or a data set, to a calibrated model and a report.",
+    "data list": "Show the data sets semmix knows and which are here.",
+    "data get": "Download a data set.",
+    "data import": "Import a data set from files you have.",
+    "data check": "Verify a data set or report on an image folder.",
+    "generator train": "Train a class-conditional diffusion model on a training split.",
+    "generator sample": "Draw a grid of class samples from a generator.",
+    "generator convert": "Turn an official EDM or EDM2 .pkl into a generator folder, without running it.",
+    "generator score": "Measure how good a generator's images are.",
+    "mix": "Draw mixed sets that slide from class to class.",
+    "verify": "Check every shard of a store of mixed sets.",
+    "annotate": "Read back how much of each class the mixed images show.",
+    "export": "Write a trained classifier as a model folder (ONNX, torch.export, card), or mixed sets.",
+    "train": "Train a classifier by any of the calibration methods.",
+    "predict": "Answer images: class, calibrated confidence, prediction set, warning, or a question.",
+    "serve": "Answer images over HTTP.",
+    "choose": "Find when to ask a person, from what a wrong answer and a question cost.",
+    "evaluate": "Measure and calibrate logits or probabilities from any model.",
+    "table": "Make a table of the paper: ours beside the published numbers.",
+    "keep": "Keep finished runs in a form small enough to commit.",
+    "report": "Write one self-contained HTML page about finished runs.",
+    "balance": "Ask whether a loss treats sharp and soft labels alike.",
+    "doctor": "Show what is installed, and run a self-test.",
 }
+"""What `semmix` lists. `generator train` is the class GeneratorTrainCommand in cli/generator.py."""
+
+RESUMING = {"fit", "data get", "generator train", "mix", "annotate", "train", "table"}
+"""Commands that go on where they were stopped; the others begin anew."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -157,8 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _what_the_same_command_does(name: str | None) -> str:
     """Return what becomes of work that was stopped."""
-    resumes = name is not None and COMMANDS[name].resumes
-    return f"the same command {'goes on from here' if resumes else 'begins anew'}"
+    return f"the same command {'goes on from here' if name in RESUMING else 'begins anew'}"
 
 
 def _print_any_letter() -> None:
@@ -188,32 +100,34 @@ def split_command(argv: list[str]) -> tuple[str | None, list[str]]:
 
 def overview(group: list[str]) -> str:
     """Return the list of commands, or of one group of them."""
-    chosen = {name: c for name, c in COMMANDS.items() if not group or name.split()[0] == group[0]}
+    chosen = {name: text for name, text in COMMANDS.items() if not group or name.split()[0] == group[0]}
     width = max(map(len, chosen))
-    lines = [f"  {name:{width}}  {command.help}" for name, command in chosen.items()]
+    lines = [f"  {name:{width}}  {text}" for name, text in chosen.items()]
     head = "semmix makes an image classifier say how sure it really is."
     return "\n".join([head, "", *lines, "", "semmix COMMAND --help explains a command."])
 
 
+def command_class(name: str) -> Any:
+    """Return the class of a command, loading its module."""
+    module = import_module(f"semmix.cli.{name.split()[0]}")
+    return getattr(module, f"{name.title().replace(' ', '')}Command")
+
+
 def run_command(name: str, arguments: list[str]) -> int:
-    """Read the command's arguments and call it; a function may return an exit status."""
+    """Read the command's options and run it; return its exit status."""
     import tyro
 
-    command = COMMANDS[name]
-    module = import_module(command.module)
-    defaults = {}
-    if command.defaults:
-        defaults = {"default": getattr(module, command.defaults)(arguments)}
-    config = tyro.cli(
-        getattr(module, command.config),
+    command = command_class(name)
+    defaults = {"default": command.defaults(arguments)} if hasattr(command, "defaults") else {}
+    given = tyro.cli(
+        command,
         prog=f"semmix {name}",
-        description=command.help,
+        description=COMMANDS[name],
         args=arguments,
         **defaults,
         config=(tyro.conf.PositionalMetavarFromFieldName,),
     )
-    status = getattr(module, command.function)(config)
-    return status if isinstance(status, int) and not isinstance(status, bool) else 0
+    return given.run() or 0
 
 
 def run() -> None:

@@ -1,25 +1,12 @@
 """Data sets in memory: digits, CIFAR, Tiny-ImageNet, Fashion-MNIST and any folder of images."""
 
-from semmix.data.commands import (
-    DataCheckConfig,
-    DataGetConfig,
-    DataImportConfig,
-    DataListConfig,
-    check_data,
-    get_data,
-    import_data,
-    list_data,
-)
 from semmix.data.dataset import Dataset, Split
 from semmix.data.folder_report import FolderReport, Problem
+from semmix.data.library import check_data, get_data, import_data, list_data
 from semmix.data.load import list_datasets, load_dataset
 from semmix.data.splitting import long_tail_counts
 
 __all__ = [
-    "DataCheckConfig",
-    "DataGetConfig",
-    "DataImportConfig",
-    "DataListConfig",
     "Dataset",
     "FolderReport",
     "Problem",

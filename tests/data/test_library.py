@@ -14,17 +14,7 @@ import numpy as np
 import pytest
 
 from semmix import SemmixError
-from semmix.data import (
-    DataCheckConfig,
-    DataGetConfig,
-    DataImportConfig,
-    DataListConfig,
-    check_data,
-    get_data,
-    import_data,
-    list_data,
-    load_dataset,
-)
+from semmix.data import check_data, get_data, import_data, list_data, load_dataset
 from semmix.data.known import CATALOG, CIFAR10, Download
 
 
@@ -56,35 +46,35 @@ def npz(small_cifar10, tmp_path):
 
 def test_import_check_and_load(npz, tmp_path, capsys):
     root = tmp_path / "data"
-    folder = import_data(DataImportConfig(name="cifar10", source=npz, root=root))
+    folder = import_data("cifar10", source=npz, root=root)
     assert folder == root / "cifar10"
     assert "30 train, 10 test images, digests verified" in capsys.readouterr().out
-    assert check_data(DataCheckConfig(name="cifar10", root=root)) == 0
+    assert check_data("cifar10", root=root) == 0
     assert len(load_dataset("cifar10", root=root).test) == 10
 
 
 def test_a_second_import_does_nothing(npz, tmp_path, capsys):
-    config = DataImportConfig(name="cifar10", source=npz, root=tmp_path / "data")
-    folder = import_data(config)
+    given = {"name": "cifar10", "source": npz, "root": tmp_path / "data"}
+    folder = import_data(**given)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert import_data(config) == folder
+    assert import_data(**given) == folder
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     assert "already in" in capsys.readouterr().out
 
 
 def test_a_refused_import_leaves_nothing(npz, tmp_path):
     with pytest.raises(SemmixError, match="does not hold the train images of CIFAR-100"):
-        import_data(DataImportConfig(name="cifar100", source=npz, root=tmp_path / "data"))
+        import_data("cifar100", source=npz, root=tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
 def test_check_finds_damage(npz, tmp_path):
     root = tmp_path / "data"
-    folder = import_data(DataImportConfig(name="cifar10", source=npz, root=root))
+    folder = import_data("cifar10", source=npz, root=root)
     path = folder / "test.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x07")
     with pytest.raises(SemmixError, match="is damaged"):
-        check_data(DataCheckConfig(name="cifar10", root=root))
+        check_data("cifar10", root=root)
 
 
 class SlowHandler(SimpleHTTPRequestHandler):
@@ -123,17 +113,17 @@ def server(small_cifar10, monkeypatch, tmp_path):
 
 def test_get_downloads_imports_and_cleans_up(small_cifar10, server, tmp_path):
     root = tmp_path / "data"
-    get_data(DataGetConfig(name="cifar10", root=root))
-    get_data(DataGetConfig(name="cifar10", root=root))
+    get_data("cifar10", root=root)
+    get_data("cifar10", root=root)
     assert load_dataset("cifar10", root=root).test.digest == small_cifar10[2].digest
     assert server.paths == ["/cifar.tar.gz"]
     assert not list(root.glob("downloads/*"))
 
 
 def test_of_two_downloads_at_once_the_second_waits(server, tmp_path, capsys):
-    configs = [DataGetConfig(name="cifar10", root=tmp_path / "data")] * 2
+    roots = [tmp_path / "data"] * 2
     with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(get_data, configs))
+        folders = list(pool.map(get_data, ["cifar10"] * 2, roots))
     assert folders == [tmp_path / "data" / "cifar10"] * 2
     assert server.paths == ["/cifar.tar.gz"]
     printed = capsys.readouterr().out
@@ -144,31 +134,27 @@ def test_of_two_downloads_at_once_the_second_waits(server, tmp_path, capsys):
 def test_get_into_a_folder_that_cannot_be_made(server, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SemmixError, match="cannot write"):
-        get_data(DataGetConfig(name="cifar10", root=tmp_path / "file"))
+        get_data("cifar10", root=tmp_path / "file")
 
 
 def test_list_shows_what_is_here(npz, tmp_path, capsys):
     root = tmp_path / "data"
-    assert list_data(DataListConfig(root=root))["cifar10"] is False
-    import_data(DataImportConfig(name="cifar10", source=npz, root=root))
-    here = list_data(DataListConfig(root=root))
+    assert list_data(root)["cifar10"] is False
+    import_data("cifar10", source=npz, root=root)
+    here = list_data(root)
     assert here["cifar10"] is here["digits"] is True
     assert here["cifar100"] is False
     assert "tiny-imagenet-200.zip" in capsys.readouterr().out
 
 
 def test_misspelt_names(tmp_path):
-    for run, config in (
-        (get_data, DataGetConfig(name="cifar11")),
-        (import_data, DataImportConfig(name="cifar11", source=tmp_path)),
-        (check_data, DataCheckConfig(name="cifar11")),
-    ):
+    for run, given in ((get_data, ("cifar11",)), (import_data, ("cifar11", tmp_path)), (check_data, ("cifar11",))):
         with pytest.raises(SemmixError, match="did you mean 'cifar10'"):
-            run(config)
+            run(*given)
     with pytest.raises(SemmixError, match="no such folder"):
-        check_data(DataCheckConfig(name=str(tmp_path / "absent")))
+        check_data(name=str(tmp_path / "absent"))
 
 
 def test_digits_need_no_import():
     with pytest.raises(SemmixError, match="scikit-learn"):
-        get_data(DataGetConfig(name="digits"))
+        get_data("digits")

@@ -1,10 +1,7 @@
-"""`semmix data list | get | import | check`, as functions of their settings."""
+"""What `semmix data list | get | import | check` do, as functions."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-
-from tyro.conf import Positional
 
 from semmix.core.progress import say
 from semmix.data.download import fetch, taking_turns
@@ -14,47 +11,9 @@ from semmix.data.known import CATALOG, Entry, find_entry, read_source, verify_pa
 from semmix.data.listing import looks_like_path
 
 
-@dataclass(frozen=True, kw_only=True)
-class _DataConfig:
-    root: Path | None = None
-    """Folder of imported data sets; $SEMMIX_DATA or ~/.cache/semmix/datasets if not given."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataListConfig(_DataConfig):
-    """Show the known data sets and which of them are here."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataGetConfig(_DataConfig):
-    """Download a data set from its authors, check it and import it."""
-
-    name: Positional[str]
-    """The data set, such as cifar10."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataImportConfig(_DataConfig):
-    """Import a data set from files you have, after checking that they are that data set."""
-
-    name: Positional[str]
-    """The data set, such as cifar10."""
-
-    source: Positional[Path]
-    """An archive, an .npz or a folder; `semmix data list` says what each can be read from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataCheckConfig(_DataConfig):
-    """Check an imported data set against its digests, or every file of an image folder."""
-
-    name: Positional[str]
-    """The data set, or the path of an image folder or of a .csv or .jsonl file."""
-
-
-def list_data(config: DataListConfig) -> dict[str, bool]:
+def list_data(root: Path | None = None) -> dict[str, bool]:
     """Return, for every known data set, whether it is here."""
-    root = data_root(config.root)
+    root = data_root(root)
     say(f"data folder: {root}")
     say(f"{'digits':18} here      1797 images of 1 x 8 x 8, from scikit-learn")
     here = {name: is_stored(name, root) for name in CATALOG}
@@ -65,9 +24,9 @@ def list_data(config: DataListConfig) -> dict[str, bool]:
     return {"digits": True, **here}
 
 
-def get_data(config: DataGetConfig) -> Path:
+def get_data(name: str, root: Path | None = None) -> Path:
     """Return the folder of the data set, downloaded and imported if it was not there."""
-    entry, root = find_entry(config.name), data_root(config.root)
+    entry, root = find_entry(name), data_root(root)
     if is_stored(entry.name, root):
         return _already_here(entry, root)
     lock = root / "downloads" / f"{entry.name}.lock"
@@ -86,12 +45,12 @@ def _download(entry: Entry, root: Path) -> None:
     shutil.rmtree(folder)
 
 
-def import_data(config: DataImportConfig) -> Path:
+def import_data(name: str, source: Path, root: Path | None = None) -> Path:
     """Return the folder of the data set, imported from `source` if it was not there."""
-    entry, root = find_entry(config.name), data_root(config.root)
+    entry, root = find_entry(name), data_root(root)
     if is_stored(entry.name, root):
         return _already_here(entry, root)
-    return _import(entry, config.source, root)
+    return _import(entry, source, root)
 
 
 def _already_here(entry: Entry, root: Path) -> Path:
@@ -109,16 +68,16 @@ def _import(entry: Entry, source: Path, root: Path) -> Path:
     return artifact.folder
 
 
-def check_data(config: DataCheckConfig) -> int:
+def check_data(name: str, root: Path | None = None) -> int:
     """Return the exit status: 0 if all is well, 1 if files of the folder cannot be used."""
-    if config.name not in CATALOG and looks_like_path(config.name):
-        report = check_folder(Path(config.name))
+    if name not in CATALOG and looks_like_path(name):
+        report = check_folder(Path(name))
         say("\n".join([*report.lines(), *report.advice()]))
         return 1 if report.skipped or report.advice() else 0
-    if config.name == "digits":
+    if name == "digits":
         say("digits come with scikit-learn: nothing to check")
         return 0
-    entry, root = find_entry(config.name), data_root(config.root)
+    entry, root = find_entry(name), data_root(root)
     parts = verify_parts(entry, load_parts(entry.name, root), root / entry.name)
     for part, split in parts.splits.items():
         say(f"{entry.name} {part}: {len(split)} images, digest {split.digest}")

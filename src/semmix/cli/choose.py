@@ -1,0 +1,11 @@
+"""`semmix choose`: when to ask a person."""
+
+from semmix.deploy.threshold import Choose, choose_command
+
+
+class ChooseCommand(Choose):
+    """Find when to ask a person, from what a wrong answer and a question cost."""
+
+    def run(self) -> None:
+        """Print what each threshold costs, and the best."""
+        choose_command(self)

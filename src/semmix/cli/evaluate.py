@@ -1,0 +1,11 @@
+"""`semmix evaluate`: measure and calibrate the predictions of any model."""
+
+from semmix.evaluation import EvaluateConfig, evaluate_file
+
+
+class EvaluateCommand(EvaluateConfig):
+    """Measure and calibrate logits or probabilities from any model."""
+
+    def run(self) -> None:
+        """Print the numbers, write the files and the page."""
+        evaluate_file(self)

@@ -1,0 +1,104 @@
+"""`semmix mix`: draw mixed sets from a generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tyro.conf import OmitArgPrefixes, Positional
+
+from semmix.core.errors import SemmixError
+from semmix.core.progress import say
+from semmix.diffusion import load_generator
+from semmix.diffusion.sampling import MixConfig, check_knows_classes
+from semmix.mixing.draw import make_mixsets
+from semmix.mixing.labels import lambda_grid
+from semmix.mixing.pairs import confusable_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, tournament_pairs
+from semmix.runs import read_logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixCommand:
+    """Draw mixed sets."""
+
+    generator: Positional[str]
+    """Folder of a generator, or zoo:NAME."""
+    out: Path = Path("mixsets")
+    """Folder of the store."""
+    sets: int = 1000
+    """Sets in all; they cycle through the pairs. With fewer sets than pairs of classes, pairs are
+    taken so that all classes come equally often, to within two."""
+    pairs: tuple[str, ...] = ()
+    """Pairs of classes to mix, as numbers i:j; all of them by default."""
+    confusable_by: Path | None = None
+    """Take the pairs that this run confuses most on validation images, the worst first."""
+    num_pairs: int | None = None
+    """With confusable_by: how many pairs; all by default."""
+    members: int = 8
+    """Images in a set: requested lambda from 0 to 1 in equal steps."""
+    beta: float | None = None
+    """Draw the interior lambdas from Beta(beta, beta) instead."""
+    seed: int = 0
+    """Seed of the sets' noise."""
+    sets_per_shard: int = 1024
+    """Sets in one file."""
+    sampler: OmitArgPrefixes[MixConfig] = field(default_factory=MixConfig)
+    """The solver."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+    def run(self) -> None:
+        """Draw the sets that are missing."""
+        generator = load_generator(self.generator, self.device)
+        check_knows_classes(generator, 2)
+        plan = MixPlan(
+            num_classes=generator.num_classes,
+            num_sets=self.sets,
+            pairs=chosen_pairs(self, generator.num_classes),
+            lams=lambda_grid(self.members),
+            beta=self.beta,
+            seed=self.seed,
+            sets_per_shard=self.sets_per_shard,
+        )
+        make_mixsets(generator, plan, self.sampler, self.out)
+        say(f"mixed sets in {self.out}; next: semmix annotate")
+
+
+def chosen_pairs(command: MixCommand, num_classes: int) -> tuple[tuple[int, int], ...]:
+    """Return the pairs the command names, or those its run confuses, or all."""
+    if command.confusable_by and command.pairs:
+        fix = "leave out --pairs or --confusable-by"
+        raise SemmixError("pairs are listed or found, not both", " ".join(command.pairs), fix)
+    if command.confusable_by:
+        confusion = validation_confusion(command.confusable_by, num_classes)
+        return confusable_pairs(confusion, command.num_pairs)
+    if command.num_pairs is not None:
+        fix = "name the run with --confusable-by, or list the pairs with --pairs"
+        raise SemmixError("num_pairs counts what a run confuses", command.num_pairs, fix)
+    if command.pairs:
+        return tuple(map(_parse_pair, command.pairs))
+    pairs = all_pairs(num_classes)
+    return pairs if command.sets >= len(pairs) else tournament_pairs(num_classes)
+
+
+def validation_confusion(run: Path, num_classes: int) -> Tensor:
+    """Return counts [K, K] of true class against answer on a run's validation images."""
+    path = run / "logits-val.safetensors"
+    if not path.exists():
+        raise SemmixError("no finished run here", run, "name a run folder with validation logits")
+    logits, labels = map(torch.from_numpy, read_logits(path))
+    if logits.shape[1] != num_classes:
+        seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
+        raise SemmixError("the run knows other classes", seen, "name a run on the same data set")
+    places = labels * num_classes + logits.argmax(1)
+    return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def _parse_pair(text: str) -> tuple[int, int]:
+    i, _, j = text.partition(":")
+    if not (i.isdecimal() and j.isdecimal()):
+        raise SemmixError("a pair is written i:j", repr(text), "as in 3:5")
+    return int(i), int(j)
