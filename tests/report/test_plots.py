@@ -1,0 +1,59 @@
+"""Reliability diagrams on matplotlib axes: what the bars show is what the numbers say."""
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from semmix.report.plots import ReliabilityDisplay, reliability_diagram
+
+PROBS = np.array([[0.95, 0.05]] * 10 + [[0.35, 0.65]] * 20)
+LABELS = np.array([0] * 5 + [1] * 5 + [1] * 16 + [0] * 4)
+"""Right on 5 of 10 at confidence .95 (too confident), on 16 of 20 at .65 (not confident enough)."""
+
+
+def bars(axes) -> dict[float, list[tuple[float, float]]]:
+    """Return (bottom, top) of each bar by the middle of its bin, rounded: accuracy first, then the gap."""
+    found: dict[float, list[tuple[float, float]]] = {}
+    for bar in axes.patches:
+        middle = round(bar.get_x() + bar.get_width() / 2, 3)
+        ends = sorted((bar.get_y(), bar.get_y() + bar.get_height()))
+        found.setdefault(middle, []).append((round(ends[0], 3), round(ends[1], 3)))
+    return found
+
+
+def test_bars_show_accuracy_and_the_gap_to_confidence():
+    axes = reliability_diagram(PROBS, LABELS, bins=10, ax=Figure().subplots())
+    assert bars(axes) == {0.95: [(0.0, 0.5), (0.5, 0.95)], 0.65: [(0.0, 0.8), (0.65, 0.8)]}
+    assert {round(bar.get_width(), 6) for bar in axes.patches} == {0.1}
+    (diagonal,) = axes.lines[-1:]
+    assert diagonal.get_xydata().tolist() == [[0, 0], [1, 1]]
+
+
+def test_the_title_names_the_classifier_and_its_error():
+    expected = 100 * (10 / 30 * 0.45 + 20 / 30 * 0.15)
+    display = ReliabilityDisplay.from_predictions(PROBS, LABELS, bins=10, name="mine", ax=Figure().subplots())
+    assert display.ax_.get_title() == f"mine: ECE {expected:.1f} %"
+    unnamed = reliability_diagram(PROBS, LABELS, bins=10, ax=Figure().subplots())
+    assert unnamed.get_title() == f"ECE {expected:.1f} %"
+
+
+@pytest.mark.parametrize("kind", [torch.from_numpy, np.ndarray.tolist])
+def test_tensors_and_lists_show_the_same(kind):
+    axes = reliability_diagram(kind(PROBS), kind(LABELS), bins=10, ax=Figure().subplots())
+    assert bars(axes)[0.65] == [(0.0, 0.8), (0.65, 0.8)]
+
+
+def test_one_column_is_the_probability_of_class_1():
+    two = reliability_diagram(PROBS, LABELS, ax=Figure().subplots())
+    one = reliability_diagram(PROBS[:, 1], LABELS, ax=Figure().subplots())
+    assert bars(one) == bars(two)
+
+
+def test_axes_that_are_given_are_drawn_on():
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    display = ReliabilityDisplay.from_predictions(PROBS, LABELS, ax=right)
+    assert display.ax_ is right
+    assert display.figure_ is figure
+    assert not left.patches
