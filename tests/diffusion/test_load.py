@@ -1,15 +1,13 @@
 """Folders, the zoo, and what is wrong with them."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from semmix import diffusion as generators
 from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
-from semmix.diffusion import find_folder, load_generator
+from semmix.diffusion import load_generator
 from semmix.diffusion.stored import MANIFEST, WEIGHTS, save_generator
 
 
@@ -60,16 +58,6 @@ def test_settings_of_another_network_are_noticed(zoo):
         load_generator("zoo:owls", "cpu")
 
 
-def test_the_named_zoo_comes_before_that_of_the_working_folder(zoo, tmp_path, monkeypatch):
-    near = tmp_path / "here" / "zoo" / "owls"
-    near.mkdir(parents=True)
-    (near / MANIFEST).write_text("{}")
-    monkeypatch.chdir(tmp_path / "here")
-    assert find_folder("zoo:owls") == zoo / "owls"
-    monkeypatch.delenv("SEMMIX_ZOO")
-    assert find_folder("zoo:owls").resolve() == near
-
-
 def test_zoo_beside_the_working_folder_is_found(zoo, monkeypatch):
     monkeypatch.delenv("SEMMIX_ZOO")
     monkeypatch.chdir(zoo.parent)
@@ -79,18 +67,6 @@ def test_zoo_beside_the_working_folder_is_found(zoo, monkeypatch):
 def test_a_generator_is_named_by_its_folder_however_it_is_reached(zoo, monkeypatch):
     monkeypatch.chdir(zoo / "owls")
     assert load_generator(".", "cpu").name == "owls"
-
-
-def test_the_zoo_of_the_checkout_is_found_from_anywhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("SEMMIX_ZOO", raising=False)
-    monkeypatch.chdir(tmp_path)
-    checkout = Path(generators.__file__).parents[3]
-    assert find_folder("zoo:cifar10") == checkout / "zoo" / "cifar10"
-
-
-def test_misspelt_name_gets_a_hint(zoo):
-    with pytest.raises(SemmixError, match="did you mean 'owls'"):
-        load_generator("zoo:owl", "cpu")
 
 
 def test_missing_folder_is_explained(tmp_path):

@@ -66,6 +66,11 @@ def _new_file(path: Path) -> Path:
     return temporary
 
 
+def cache_folder(name: str) -> Path:
+    """Return a folder of the user's cache: `name` in $SEMMIX_CACHE, or in ~/.cache/semmix."""
+    return Path(os.environ.get("SEMMIX_CACHE") or "~/.cache/semmix").expanduser() / name
+
+
 def printable(path: Path | str) -> str:
     """Return the path as valid text, even where its bytes are not."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +9,8 @@ import torch
 from torch import Tensor
 
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError
+from semmix.core.zoo import find_zoo, is_zoo_name
 
 
 class Generator(Protocol):
@@ -65,10 +65,20 @@ class Generator(Protocol):
 
 
 def load_generator(spec: str | Path, device: str = "auto") -> Generator:
-    """Return the generator in a folder, or the one called `zoo:NAME`.
+    """Return a trained generator, ready to draw images.
 
-    The zoo is looked for in `$SEMMIX_ZOO`, in `./zoo`, and beside the source checkout. Models
-    of the diffusers library are `diffusers:FOLDER`, `dit:FOLDER`, `sd:FOLDER` (docs/adapters.md).
+    Args:
+        spec: The folder of a generator, or `zoo:NAME` (`semmix zoo list` shows the names). Models of the
+            diffusers library are `diffusers:FOLDER`, `dit:FOLDER` and `sd:FOLDER` (docs/adapters.md).
+        device: Where it computes, such as `cpu` or `cuda:0`; `auto` takes a GPU if there is one.
+
+    Raises:
+        SemmixError: If there is no such generator, if it is not finished, or if its weights were changed.
+
+    Example:
+        >>> generator = load_generator("zoo:cifar10", device="cpu")
+        >>> generator.image_shape, generator.num_classes
+        ((3, 32, 32), 10)
     """
     from semmix.diffusion.adapters_diffusers import load_adapter
     from semmix.diffusion.stored import load_stored
@@ -80,25 +90,8 @@ def load_generator(spec: str | Path, device: str = "auto") -> Generator:
 
 def find_folder(spec: str | Path) -> Path:
     """Return the folder that a path or `zoo:NAME` means."""
-    folder = _zoo_folder(str(spec)[4:]) if str(spec).startswith("zoo:") else Path(spec)
+    folder = find_zoo(str(spec)) if is_zoo_name(spec) else Path(spec)
     if not folder.is_dir():
         fix = "give a folder that holds generator.json, or zoo:NAME"
         raise SemmixError("no generator here", folder, fix)
     return folder
-
-
-def _zoo_folder(name: str) -> Path:
-    found = {
-        manifest.parent.name: manifest.parent for zoo in reversed(_zoos()) for manifest in zoo.glob("*/generator.json")
-    }
-    if name not in found:
-        known = found or ["(none: set SEMMIX_ZOO to the zoo's folder)"]
-        raise unknown_name("zoo generator", name, known)
-    return found[name]
-
-
-def _zoos() -> list[Path]:
-    """Return the folders to look in, the most wanted first."""
-    named = os.environ.get("SEMMIX_ZOO")
-    checkout = Path(__file__).resolve().parents[3]
-    return [*([Path(named)] if named else []), Path("zoo"), checkout / "zoo"]

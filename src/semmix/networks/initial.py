@@ -1,10 +1,8 @@
 """Where training starts from, if not from new weights."""
 
-from pathlib import Path
-
 from semmix.core.errors import SemmixError
 from semmix.networks._base import Classifier
-from semmix.networks.saved import load_classifier, saved_name
+from semmix.networks.saved import load_classifier, run_folder, saved_name
 from semmix.networks.user_network import ForeignClassifier, Statistics, checked, foreign_classifier, is_foreign
 
 
@@ -13,10 +11,10 @@ def initial_classifier(
 ) -> tuple[Classifier, str]:
     """Return a network, ready to predict, and the name under which it can be built again.
 
-    `init` is the folder of a run, an exported program (.pt2), or package.module:name of the user's
+    `init` is the folder of a run, `zoo:NAME`, an exported program (.pt2), or package.module:name of the user's
     own network. How images are normalised: see `foreign_classifier`; a run's network knows it.
     """
-    if Path(init).is_dir():
+    if run_folder(init).is_dir():
         network, name = load_classifier(init)[0], saved_name(init)
         checked(network, num_classes, image_shape, init)
         knows_how = True
@@ -24,7 +22,7 @@ def initial_classifier(
         network, name = foreign_classifier(init, num_classes, image_shape, named, default), init
         knows_how = not isinstance(network, ForeignClassifier)
     else:
-        fix = "name the folder of a run, an exported program (.pt2) or package.module:name"
+        fix = "name the folder of a run, `zoo:NAME`, an exported program (.pt2) or package.module:name"
         raise SemmixError("cannot start from this", repr(init), fix)
     if knows_how and any(named):
         fix = "leave out --init-mean and --init-std"

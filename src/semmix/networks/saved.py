@@ -10,6 +10,7 @@ from torch import Tensor
 
 from semmix.core.errors import SemmixError
 from semmix.core.files import digest_tensors, whole_file, write_tensors
+from semmix.core.zoo import find_zoo, is_zoo_name
 from semmix.networks._base import Classifier
 from semmix.networks.user_network import PROGRAM, foreign_classifier, is_foreign
 
@@ -17,6 +18,11 @@ WEIGHTS = "weights.safetensors"
 SAVED_PROGRAM = f"program{PROGRAM}"
 MANIFEST = "model.json"
 """What tells a model to hand over, which may come from anybody, from a run."""
+
+
+def run_folder(spec: str | Path) -> Path:
+    """Return the folder that a path means, or `zoo:NAME`: the classifier beside that generator."""
+    return find_zoo(str(spec)) / "classifier" if is_zoo_name(spec) else Path(spec)
 
 
 def save_classifier(network: Classifier, name: str, image_shape: tuple[int, int, int], folder: Path) -> None:
@@ -38,18 +44,19 @@ def save_classifier(network: Classifier, name: str, image_shape: tuple[int, int,
 
 
 def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Classifier, str]:
-    """Return the trained network of a folder, ready to predict, and its weights' digest.
+    """Return the trained network of a folder or `zoo:NAME`, ready to predict, and its weights' digest.
 
     A model folder's network that is its maker's own code is built only if `trust_code`; a run that
     somebody trains on or reads with is taken to be theirs.
     """
     from semmix.networks import classifier
 
+    folder = run_folder(folder)
     header, tensors = _read(folder)
     name, num_classes = header["classifier"], header["num_classes"]
     in_channels, size = header["in_channels"], header["image_size"]
     if is_foreign(name):
-        if (Path(folder) / MANIFEST).exists() and not trust_code:
+        if (folder / MANIFEST).exists() and not trust_code:
             raise makers_code(folder, name)
         network = foreign_classifier(name, num_classes, (in_channels, size, size))
     else:
@@ -101,17 +108,18 @@ def check_takes(folder: str | Path, image_shape: tuple[int, ...], num_classes: i
 
 def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return how to build the network, and its weights."""
+    folder = run_folder(folder)
     try:
-        with safe_open(Path(folder) / WEIGHTS, framework="pt") as file:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
             header = json.loads(file.metadata()["semmix"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         fix = "name the folder of a finished training run"
-        if (Path(folder) / "model" / WEIGHTS).exists():  # as semmix fit leaves it
-            fix = f"name the model in it: {Path(folder) / 'model'}"
+        if (folder / "model" / WEIGHTS).exists():  # as semmix fit leaves it
+            fix = f"name the model in it: {folder / 'model'}"
         raise SemmixError(f"no trained classifier in {folder}", error, fix) from error
     if header["classifier"] == SAVED_PROGRAM:
-        header["classifier"] = str(Path(folder) / SAVED_PROGRAM)
+        header["classifier"] = str(folder / SAVED_PROGRAM)
     return header, tensors
 
 

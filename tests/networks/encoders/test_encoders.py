@@ -345,3 +345,19 @@ def test_a_run_says_what_it_learned_from_and_a_model_does_not(tmp_path):
     assert load_encoder(name).trained_on is None
     config.write_text('{"kind": "run", "inputs": {"train": "split"}}')
     assert load_encoder(name).trained_on == "split"
+
+
+def test_the_classifier_of_a_zoo_entry_is_named_by_the_entry(tmp_path, monkeypatch, draw_images):
+    monkeypatch.setenv("SEMMIX_ZOO", str(tmp_path))
+    folder = tmp_path / "owls" / "classifier"
+    save_classifier(classifier("small", 3, 3, 32), "small", (3, 32, 32), folder)
+    (folder / "config.json").write_text('{"kind": "run", "inputs": {"train": "split"}}')
+    (tmp_path / "owls" / "generator.json").write_text("{}")
+    by_name, by_path = load_encoder("classifier:zoo:owls"), load_encoder(f"classifier:{folder}")
+    images = draw_images(2)
+    assert by_name.name == "classifier:zoo:owls"
+    assert by_name.trained_on == "split"
+    assert by_name.digest == by_path.digest
+    assert torch.equal(by_name.embed(images), by_path.embed(images))
+    with pytest.raises(SemmixError, match="did you mean 'owls'"):
+        load_encoder("classifier:zoo:owl")

@@ -1,13 +1,11 @@
 """The penultimate features of one of our own trained classifiers."""
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_json
-from semmix.networks.saved import load_classifier
+from semmix.networks.saved import load_classifier, run_folder
 
 
 class ClassifierEncoder:
@@ -16,7 +14,7 @@ class ClassifierEncoder:
     def __init__(self, run: str, device: torch.device):
         network, self.digest = load_classifier(run)
         self.name = f"classifier:{run}"
-        self.trained_on = _training_split(Path(run))
+        self.trained_on = _training_split(run)
         self.dim = network.feature_dim
         self.network, self.device = network.to(device), device
 
@@ -31,8 +29,8 @@ class ClassifierEncoder:
         return self.network.features(images.to(self.device))
 
 
-def _training_split(run: Path) -> str | None:
+def _training_split(run: str) -> str | None:
     """Return the digest of the split a run learned from; None for a model, which does not tell."""
-    path = run / "config.json"
+    path = run_folder(run) / "config.json"
     manifest = read_json(path) if path.exists() else {}
     return manifest["inputs"].get("train") if manifest.get("kind") == "run" else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from semmix.core.errors import SemmixError
-from semmix.core.files import digest, write_tensors
+from semmix.core.files import cache_folder, digest, write_tensors
 from semmix.core.progress import Progress, progress, say
 from semmix.data import Split
 from semmix.networks.encoders import Encoder
@@ -37,17 +36,12 @@ def embed_split(encoder: Encoder, split: Split, title: str) -> Tensor:
     key = getattr(encoder, "cache_key", None)
     if key is None:
         return embed_all(encoder, split.images, title)
-    path = cache_folder() / f"{digest([key, split.digest])}.safetensors"
+    path = cache_folder("features") / f"{digest([key, split.digest])}.safetensors"
     features = _read(path)
     if features is None:
         features = embed_all(encoder, split.images, title)
         _keep(path, features)
     return features
-
-
-def cache_folder() -> Path:
-    """Where features are kept: `features` in $SEMMIX_CACHE, or in ~/.cache/semmix."""
-    return Path(os.environ.get("SEMMIX_CACHE", "~/.cache/semmix")).expanduser() / "features"
 
 
 def _read(path: Path) -> Tensor | None:
