@@ -9,7 +9,7 @@ from torch import nn
 from semmix import SemmixError
 from semmix.networks import classifier, list_classifiers
 from semmix.networks.resnet import PaddedShortcut
-from semmix.networks.user_network import ForeignClassifier
+from semmix.networks.user_network import UserClassifier
 
 # The counts published with each network, at ten classes and 32x32 images.
 PUBLISHED = {
@@ -96,10 +96,10 @@ def test_normalisation_is_a_part_of_the_network():
 
 def test_features_of_foreign_networks_are_what_their_last_linear_layer_sees():
     body = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh())
-    net = ForeignClassifier(nn.Sequential(body, nn.Linear(5, 2), nn.Softsign()), 2, [0.5], [0.5])
+    net = UserClassifier(nn.Sequential(body, nn.Linear(5, 2), nn.Softsign()), 2, [0.5], [0.5])
     images = torch.rand(4, 3, 2, 2)
     torch.testing.assert_close(net.features(images), body(2 * images - 1))
-    without = ForeignClassifier(nn.Sequential(nn.Flatten(), nn.Softsign()), 12, [0.5], [0.5])
+    without = UserClassifier(nn.Sequential(nn.Flatten(), nn.Softsign()), 12, [0.5], [0.5])
     torch.testing.assert_close(without.features(images), without(images))
 
 

@@ -32,7 +32,7 @@ from semmix.networks.saved import (
     saved_image_shape,
     saved_name,
 )
-from semmix.networks.user_network import is_foreign
+from semmix.networks.user_network import is_user_network
 from semmix.report import Run, load_run
 
 SPLITS = ("train", "val", "test")
@@ -71,7 +71,7 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
     facts = {
         "semmix": __version__,
         "image_shape": list(shape),
-        "runs_code": is_foreign(saved_name(run)),
+        "runs_code": is_user_network(saved_name(run)),
         **rules.to_json(),
         "temperature_is_fitted": temperature_is_fitted(run),
         **measure_answers(trained.after, rules),

@@ -20,7 +20,7 @@ from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.measured import in_set
 from semmix.deploy.rules import PERCENTS, Rules, learn_rules
 from semmix.networks.saved import MANIFEST, load_classifier, makers_code, saved_image_shape, saved_name
-from semmix.networks.user_network import is_foreign
+from semmix.networks.user_network import is_user_network
 from semmix.report import load_run
 
 KIND = "model"
@@ -114,7 +114,7 @@ def answer_images(model: Model, images: Sequence[Tensor | BadImageError], cautio
 
 def predict_command(folder: str | Path) -> str:
     """Return what to type to use the model folder; only who made it may trust it unasked."""
-    trust = " --trust-code" if is_foreign(saved_name(folder)) else ""
+    trust = " --trust-code" if is_user_network(saved_name(folder)) else ""
     return f"semmix predict {quote(str(folder))} IMAGES{trust}"
 
 
@@ -128,7 +128,7 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
             maker's own (package.module:name, or an exported program) does.
     """
     folder = Path(folder)
-    if is_foreign(name := saved_name(folder)) and not trust_code:
+    if is_user_network(name := saved_name(folder)) and not trust_code:
         raise makers_code(folder, name)
     network, weights = load_classifier(folder, trust_code=trust_code)
     rules = _read_rules(folder, weights) if (folder / MANIFEST).exists() else learn_rules(load_run(folder))

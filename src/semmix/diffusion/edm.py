@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor, nn
 
 from semmix.core.errors import SemmixError, unknown_name
-from semmix.diffusion.networks import BOX, DhariwalUNet, SongUNet
+from semmix.diffusion.edm_networks import BOX, DhariwalUNet, SongUNet
 
 T = TypeVar("T")
 CHOICES = {

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from semmix.diffusion.edm import from_json, precondition
-from semmix.diffusion.networks import Resample, resample_box, skip_widths
+from semmix.diffusion.edm_networks import Resample, resample_box, skip_widths
 
 PIXEL_EPS = 1e-4
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from semmix.core.errors import SemmixError, unknown_name
-from semmix.networks._base import Body, BodyClassifier, Classifier, per_channel
-from semmix.networks._timm import TimmBody
+from semmix.networks.base_classifier import Body, BodyClassifier, Classifier, per_channel
 from semmix.networks.densenet import DenseNet121
 from semmix.networks.resnet import resnet18, resnet32, resnet50, resnet101, wrn26_10
 from semmix.networks.small import Small
+from semmix.networks.timm_body import TimmBody
 
 __all__ = ["Body", "Classifier", "classifier", "list_classifiers"]
 

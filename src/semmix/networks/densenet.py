@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from semmix.networks._base import Body
+from semmix.networks.base_classifier import Body
 
 GROWTH = 32
 

@@ -1,9 +1,9 @@
 """Where training starts from, if not from new weights."""
 
 from semmix.core.errors import SemmixError
-from semmix.networks._base import Classifier
+from semmix.networks.base_classifier import Classifier
 from semmix.networks.saved import load_classifier, run_folder, saved_name
-from semmix.networks.user_network import ForeignClassifier, Statistics, checked, foreign_classifier, is_foreign
+from semmix.networks.user_network import Statistics, UserClassifier, checked, is_user_network, user_classifier
 
 
 def initial_classifier(
@@ -12,15 +12,15 @@ def initial_classifier(
     """Return a network, ready to predict, and the name under which it can be built again.
 
     `init` is the folder of a run, `zoo:NAME`, an exported program (.pt2), or package.module:name of the user's
-    own network. How images are normalised: see `foreign_classifier`; a run's network knows it.
+    own network. How images are normalised: see `user_classifier`; a run's network knows it.
     """
     if run_folder(init).is_dir():
         network, name = load_classifier(init)[0], saved_name(init)
         checked(network, num_classes, image_shape, init)
         knows_how = True
-    elif is_foreign(init):
-        network, name = foreign_classifier(init, num_classes, image_shape, named, default), init
-        knows_how = not isinstance(network, ForeignClassifier)
+    elif is_user_network(init):
+        network, name = user_classifier(init, num_classes, image_shape, named, default), init
+        knows_how = not isinstance(network, UserClassifier)
     else:
         fix = "name the folder of a run, `zoo:NAME`, an exported program (.pt2) or package.module:name"
         raise SemmixError("cannot start from this", repr(init), fix)

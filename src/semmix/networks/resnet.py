@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from semmix.networks._base import Body, conv_bn
+from semmix.networks.base_classifier import Body, conv_bn
 
 WIDTHS = (64, 128, 256, 512)
 

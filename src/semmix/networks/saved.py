@@ -11,8 +11,8 @@ from torch import Tensor
 from semmix.core.errors import SemmixError
 from semmix.core.files import digest_tensors, whole_file, write_tensors
 from semmix.core.zoo import find_zoo, is_zoo_name
-from semmix.networks._base import Classifier
-from semmix.networks.user_network import PROGRAM, foreign_classifier, is_foreign
+from semmix.networks.base_classifier import Classifier
+from semmix.networks.user_network import PROGRAM, is_user_network, user_classifier
 
 WEIGHTS = "weights.safetensors"
 SAVED_PROGRAM = f"program{PROGRAM}"
@@ -55,10 +55,10 @@ def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Cl
     header, tensors = _read(folder)
     name, num_classes = header["classifier"], header["num_classes"]
     in_channels, size = header["in_channels"], header["image_size"]
-    if is_foreign(name):
+    if is_user_network(name):
         if (folder / MANIFEST).exists() and not trust_code:
             raise makers_code(folder, name)
-        network = foreign_classifier(name, num_classes, (in_channels, size, size))
+        network = user_classifier(name, num_classes, (in_channels, size, size))
     else:
         network = classifier(name, num_classes, in_channels, size)
     try:

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from semmix.networks._base import Body, conv_bn
+from semmix.networks.base_classifier import Body, conv_bn
 
 
 class Small(Body):

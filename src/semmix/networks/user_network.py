@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from semmix.core.errors import SemmixError
 from semmix.core.user_code import import_object
-from semmix.networks._base import Classifier, per_channel
+from semmix.networks.base_classifier import Classifier, per_channel
 
 PROGRAM = ".pt2"
 """How the names of exported programs end."""
@@ -21,7 +21,7 @@ Statistics = tuple[Sequence[float], Sequence[float]]
 """Mean and standard deviation of each channel, or of all alike; empty where not known."""
 
 
-class ForeignClassifier(Classifier):
+class UserClassifier(Classifier):
     """Images to logits by a user's network, `net`, which takes normalised images."""
 
     def __init__(self, net: nn.Module, num_classes: int, mean: Sequence[float], std: Sequence[float]):
@@ -68,12 +68,12 @@ class Program(nn.Module):
         return self
 
 
-def is_foreign(name: str) -> bool:
+def is_user_network(name: str) -> bool:
     """Return whether a name means a user's network: a program's file or package.module:name."""
     return name.endswith(PROGRAM) or (":" in name and not name.startswith("timm:"))
 
 
-def foreign_classifier(
+def user_classifier(
     name: str,
     num_classes: int,
     image_shape: tuple[int, int, int],
@@ -90,7 +90,7 @@ def foreign_classifier(
         return checked(net, num_classes, image_shape, name)
     mean = _statistic("mean", named[0], net, default[0], image_shape[0])
     std = _statistic("std", named[1], net, default[1], image_shape[0])
-    network = checked(ForeignClassifier(net, num_classes, mean, std), num_classes, image_shape, name)
+    network = checked(UserClassifier(net, num_classes, mean, std), num_classes, image_shape, name)
     with torch.no_grad():
         network.feature_dim = network.features(torch.zeros(2, *image_shape)).shape[1]
     return network

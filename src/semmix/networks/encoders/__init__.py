@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from semmix.core.errors import SemmixError, unknown_name
-from semmix.networks.encoders.classifier import ClassifierEncoder
 from semmix.networks.encoders.efficientnet import load_efficientnet
 from semmix.networks.encoders.hugging_face import load_clip, load_dino
 from semmix.networks.encoders.inception import load_inception
@@ -21,6 +20,7 @@ from semmix.networks.encoders.onnx_file import load_onnx
 from semmix.networks.encoders.pretrained import PretrainedEncoder
 from semmix.networks.encoders.resnet50 import load_resnet50
 from semmix.networks.encoders.timm_network import load_timm
+from semmix.networks.encoders.trained_classifier import ClassifierEncoder
 
 __all__ = ["ClassifierEncoder", "Encoder", "PretrainedEncoder", "list_encoders", "load_encoder"]
 

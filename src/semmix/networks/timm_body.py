@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from semmix.core.errors import SemmixError
-from semmix.networks._base import Body
+from semmix.networks.base_classifier import Body
 
 
 class TimmBody(Body):

@@ -9,7 +9,7 @@ import torch
 
 from semmix.core.errors import SemmixError
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
-from semmix.diffusion.networks import FourierEmbedding, group_norm
+from semmix.diffusion.edm_networks import FourierEmbedding, group_norm
 
 
 @pytest.mark.parametrize("kind", ["vp", "ve", "adm"])
