@@ -8,6 +8,7 @@ import pytest
 
 from semmix import SemmixError, interval
 from semmix import calibration as cal
+from semmix.calibration import Interval
 
 
 def calibrated(random, num_samples, gap=0.0):
@@ -45,7 +46,8 @@ def test_fast_path_equals_indexing(metric):
     probs, labels = calibrated(np.random.default_rng(1), 100, gap=0.1)
     fast = interval(metric, probs, labels, resamples=20)
     slow = interval(lambda p, y: metric(p, y), probs, labels, resamples=20)
-    assert fast == pytest.approx(slow, abs=1e-9)
+    assert tuple(fast) == pytest.approx(tuple(slow), abs=1e-9)
+    assert fast.value == pytest.approx(metric(probs, labels), abs=1e-12)
 
 
 def test_interval_by_hand():
@@ -59,7 +61,8 @@ def test_interval_by_hand():
     low, high = np.quantile(values, [0.05, 0.95])
     got = interval(cal.brier, probs, labels, level=0.9, resamples=100)
     width = max(high - value, value - low)
-    assert got == pytest.approx((value - width, value + width))
+    assert tuple(got) == pytest.approx((value - width, value + width))
+    assert (got.value, got.num) == (pytest.approx(value), 60)
 
 
 @pytest.mark.parametrize(("gap", "least"), [(0.1, 0.9), (0.04, 0.9)])
@@ -107,9 +110,27 @@ def test_wider_level_wider_interval():
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "clear"), [(0.1, 0.3, True), (-0.3, -0.1, True), (-0.1, 0.3, False), (0.0, 0.3, False)]
+)
+def test_interval_excludes_zero(low, high, clear):
+    assert Interval((low + high) / 2, low, high, num=3).excludes_zero is clear
+
+
+def test_interval_shows_its_value():
+    assert repr(Interval(0.01234567, 0.01, 0.02, num=500)) == "Interval(0.01235 [0.01, 0.02], num=500)"
+    assert repr(Interval(2.0, math.nan, math.nan, num=1)) == "Interval(2, num=1)"
+    assert repr(Interval(0.1, 0.0, 0.2, num=9, p_value=0.0123)).endswith("num=9, p_value=0.0123)")
+
+
+def test_interval_in_json():
+    assert Interval(0.5, 0.25, 0.75, num=4).to_json() == {"value": 0.5, "low": 0.25, "high": 0.75}
+    assert Interval(0.5, math.nan, math.nan, num=1).to_json() == {"value": 0.5, "low": None, "high": None}
+
+
 def test_paired_difference_of_a_model_with_itself():
     probs, labels = calibrated(np.random.default_rng(6), 200)
-    assert cal.paired_difference(cal.ece, probs, probs, labels) == (0, 0, 0, 1)
+    assert cal.paired_difference(cal.ece, probs, probs, labels) == Interval(0, 0, 0, num=200, p_value=1)
 
 
 def test_paired_difference_finds_a_worse_model():
@@ -139,10 +160,13 @@ def test_paired_difference_needs_the_same_samples():
 
 def test_mean_interval():
     """Three seeds: the 97.5 % quantile of Student's t with two degrees is 4.302653."""
-    mean, low, high = cal.mean_interval([1.0, 2.0, 3.0])
-    assert mean == 2
-    assert (high - mean, mean - low) == pytest.approx([4.302653 / math.sqrt(3)] * 2, abs=1e-6)
-    assert np.isnan(cal.mean_interval([5.0])[1:]).all()
+    found = cal.mean_interval([1.0, 2.0, 3.0])
+    assert (found.value, found.num) == (2, 3)
+    half = 4.302653 / math.sqrt(3)
+    assert (found.half_width, found.value - found.low) == pytest.approx([half] * 2, abs=1e-6)
+    alone = cal.mean_interval([5.0])
+    assert (alone.value, alone.num, alone.has_interval) == (5.0, 1, False)
+    assert not alone.excludes_zero
     with pytest.raises(SemmixError, match="NaN"):
         cal.mean_interval([1.0, np.nan])
 

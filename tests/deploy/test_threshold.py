@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from semmix import SemmixError
-from semmix.calibration import TemperatureScaler, TopLabel, top_label
+from semmix.calibration import Interval, TemperatureScaler, TopLabel, top_label
 from semmix.cli.main import main
 from semmix.deploy.measured import estimate_mean
 from semmix.deploy.threshold import Costs, best_threshold, judge, judge_policies, show_threshold
@@ -60,18 +60,18 @@ def test_policies_are_measured_on_test():
     costs, test = Costs(wrong=10, ask=1), honest(4000, 2)
     chosen, ideal, answer, ask = judge_policies(test, costs, 0.7)
     answered = test.confidence >= 0.7
-    assert chosen.coverage["value"] == pytest.approx(answered.mean())
-    assert chosen.error["value"] == pytest.approx(1 - test.correct[answered].mean())
-    assert chosen.cost["value"] == pytest.approx(cost_at(test, costs, 0.7))
+    assert chosen.coverage.value == pytest.approx(answered.mean())
+    assert chosen.error.value == pytest.approx(1 - test.correct[answered].mean())
+    assert chosen.cost.value == pytest.approx(cost_at(test, costs, 0.7))
     assert ideal.threshold == pytest.approx(0.9)
     assert (answer.threshold, ask.threshold) == (0, math.inf)
-    assert answer.cost["value"] == pytest.approx(10 * (1 - test.correct).mean())
-    assert ask.cost == {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert math.isnan(ask.error["value"])
+    assert answer.cost.value == pytest.approx(10 * (1 - test.correct).mean())
+    assert ask.cost == Interval(1.0, 1.0, 1.0, num=4000)
+    assert math.isnan(ask.error.value)
     # Savings count against the cheaper of the two simple policies: here, asking.
-    assert ask.saving["value"] == pytest.approx(0)
-    assert ideal.saving["low"] > 0
-    assert chosen.saving["value"] == pytest.approx(1 - chosen.cost["value"])
+    assert ask.saving.value == pytest.approx(0)
+    assert ideal.saving.low > 0
+    assert chosen.saving.value == pytest.approx(1 - chosen.cost.value)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_should():
@@ -79,27 +79,27 @@ def test_intervals_hold_the_truth_as_often_as_they_should():
     for seed in range(60):
         values = np.random.default_rng(seed).random(200) < 0.3
         interval = estimate_mean(values)
-        held += interval["low"] <= 0.3 <= interval["high"]
+        held += interval.low <= 0.3 <= interval.high
     assert held >= 52
 
 
 def test_an_empty_threshold_has_no_error_rate():
     policy = judge(honest(50, 3), Costs(wrong=2, ask=1), "none", 1.5)
-    assert policy.coverage["value"] == 0
-    assert math.isnan(policy.error["value"])
+    assert policy.coverage.value == 0
+    assert math.isnan(policy.error.value)
 
 
 def test_a_confidence_at_the_threshold_is_answered_as_predict_does():
     test = TopLabel(np.array([0.5, 0.7, 0.9]), np.ones(3))
     policy = judge(test, Costs(wrong=2, ask=1), "chosen", 0.7)
-    assert policy.coverage["value"] == pytest.approx(2 / 3)
+    assert policy.coverage.value == pytest.approx(2 / 3)
 
 
 def test_no_share_is_above_one():
     """Nearly all answered, nearly all wrong: the intervals would reach beyond."""
     test = TopLabel(np.where(np.arange(40) > 0, 0.9, 0.1), np.where(np.arange(40) > 1, 0.0, 1.0))
     policy = judge(test, Costs(wrong=2, ask=1), "most", 0.5)
-    assert policy.coverage["high"] == policy.error["high"] == 1
+    assert policy.coverage.high == policy.error.high == 1
 
 
 @pytest.mark.parametrize(

@@ -978,7 +978,7 @@ def test_what_a_page_needs(tmp_path):
         assert bin_accuracy is None or low <= bin_accuracy <= high
     low, high = result["intervals"]["ece"]
     expected = cal.interval(cal.ece, probs, labels)
-    assert (low, high) == pytest.approx(expected, abs=0.02)
+    assert (low, high) == pytest.approx(tuple(expected), abs=0.02)
     right = probs.argmax(1) == labels
     edges = np.arange(51) / 50
     assert result["histogram"] == {

@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from semmix import SemmixError
-from semmix.calibration import ece, ood_auroc, ood_score
+from semmix.calibration import Interval, ece, ood_auroc, ood_score
 from semmix.cli.main import main
 from semmix.core.files import write_json, write_tensors
 from semmix.experiments.catalog import TABLES, plan_table, within
@@ -29,7 +29,7 @@ from semmix.experiments.results import KeepConfig, finished_runs, keep_run, meas
 from semmix.experiments.running import load_data, run_cell, write_extra
 from semmix.experiments.show import Line, ranks, render
 from semmix.experiments.table import TableConfig, chosen_cells, command_for, make_table, table_lines
-from semmix.report.tables import Estimate, aggregate, render_markdown
+from semmix.report.tables import aggregate, render_markdown
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS.parent / "docs" / "results.md"
@@ -530,7 +530,7 @@ def test_foreign_images_are_scored(made, tmp_path):
 
 def line(ece, paper, **cell):
     base = replace(plan_table("main", "digits")[0], paper={"ece": paper}, **cell)
-    ours = {} if ece is None else {"ece": Estimate(ece, 0.002, 3)}
+    ours = {} if ece is None else {"ece": Interval(ece, ece - 0.002, ece + 0.002, 3)}
     return Line(base, ours, 0 if ece is None else 3, "semmix table" if ece is None else "")
 
 

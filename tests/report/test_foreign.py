@@ -145,13 +145,13 @@ def test_rows_tell_what_their_runs_notice(with_foreign):
         scaled = (test / run.temperature, logits / run.temperature)
         scores = [torch.distributions.Categorical(logits=z).entropy() for z in scaled]
         areas_after.append(ood_auroc(*scores))
-    assert near.auroc.mean == pytest.approx(np.mean(areas), abs=1e-6)
+    assert near.auroc.value == pytest.approx(np.mean(areas), abs=1e-6)
     assert near.auroc.num == 2
-    assert near.let_in.mean == pytest.approx(np.mean(passed), abs=1e-6)
-    assert near.auroc_after.mean == pytest.approx(np.mean(areas_after), abs=1e-6)
-    assert near.auroc_after.mean != near.auroc.mean
+    assert near.let_in.value == pytest.approx(np.mean(passed), abs=1e-6)
+    assert near.auroc_after.value == pytest.approx(np.mean(areas_after), abs=1e-6)
+    assert near.auroc_after.value != near.auroc.value
     # far images leave more doubt than near ones
-    assert found["far"][1].auroc.mean > near.auroc.mean > 0.5
+    assert found["far"][1].auroc.value > near.auroc.value > 0.5
     assert near.found[0] <= near.found[50] <= near.found[-1] == FALSE_ALARMS[-1] == 1
 
 
@@ -159,7 +159,7 @@ def test_the_report_shows_curves_of_foreign_images(with_foreign, run_folders, tm
     page = write_report(with_foreign, tmp_path / "r.html", title="t").read_text()
     for name, each in noticed(aggregate(with_foreign)).items():
         assert str(roc_chart(each, name)) in page
-        assert f"{100 * each[-1].auroc.mean:.2f}" in page
+        assert f"{100 * each[-1].auroc.value:.2f}" in page
     assert 'href="#foreign"' in page
     without = write_report(run_folders, tmp_path / "w.html", title="t").read_text()
     assert "foreign-title" not in without

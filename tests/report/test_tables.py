@@ -10,13 +10,12 @@ import pytest
 from scipy import stats
 
 from semmix import ece, nll
+from semmix.calibration import Interval, mean_interval
 from semmix.core.errors import SemmixError
 from semmix.report.tables import (
     ACCURACY,
     ECE,
-    Estimate,
     aggregate,
-    estimate,
     render_csv,
     render_latex,
     render_markdown,
@@ -28,15 +27,20 @@ from semmix.report.tables import (
 from semmix.runs import load_run
 
 
-def test_estimate_is_the_student_interval():
+def about(value, half_width, num=3):
+    """Return an interval of this half width around the value."""
+    return Interval(value, value - half_width, value + half_width, num)
+
+
+def test_interval_over_seeds_is_the_student_interval():
     values = [0.12, 0.15, 0.11, 0.19]
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    ours = estimate(values)
+    ours = mean_interval(values)
     assert (ours.low, ours.high, ours.num) == (pytest.approx(low), pytest.approx(high), 4)
 
 
 def test_one_seed_has_no_interval():
-    alone = estimate([0.3])
+    alone = mean_interval([0.3])
     assert math.isnan(alone.half_width)
     assert not alone.has_interval
     assert not alone.excludes_zero
@@ -45,12 +49,12 @@ def test_one_seed_has_no_interval():
 
 @pytest.mark.parametrize(("change", "clear"), [((-2, 1), True), ((2, 1), True), ((-1, 2), False), ((1, 1), False)])
 def test_excludes_zero(change, clear):
-    assert Estimate(*change, num=3).excludes_zero is clear
+    assert about(*change).excludes_zero is clear
 
 
 def test_values_are_shown_with_their_intervals():
-    assert show_estimate(ECE, Estimate(0.0152, 0.0021, 3)) == "1.52 ± 0.21"
-    assert show_change(ACCURACY, Estimate(-0.017, 0.004, 3)) == "−1.70 [−2.10, −1.30]"
+    assert show_estimate(ECE, about(0.0152, 0.0021, 3)) == "1.52 ± 0.21"
+    assert show_change(ACCURACY, about(-0.017, 0.004, 3)) == "−1.70 [−2.10, −1.30]"
 
 
 def test_rows_equal_plain_means_over_seeds(run_folders):
@@ -59,21 +63,21 @@ def test_rows_equal_plain_means_over_seeds(run_folders):
     assert ce.seeds == csm.seeds == [0, 1, 2]
     mine, theirs = ([load_run(f) for f in run_folders[k : k + 3]] for k in (3, 0))
     errors = [[ece(run.before.probs, run.before.labels) for run in runs] for runs in (mine, theirs)]
-    assert csm.before["ece"].mean == pytest.approx(np.mean(errors[0]))
+    assert csm.before["ece"].value == pytest.approx(np.mean(errors[0]))
     differences = np.subtract(errors[0], errors[1])
-    assert csm.change_before["ece"].mean == pytest.approx(differences.mean())
+    assert csm.change_before["ece"].value == pytest.approx(differences.mean())
     assert csm.change_before["ece"].half_width == pytest.approx(
         stats.t.ppf(0.975, 2) * differences.std(ddof=1) / math.sqrt(3)
     )
     scaled = [nll(run.after.probs, run.after.labels) for run in theirs]
-    assert ce.after["nll"].mean == pytest.approx(np.mean(scaled))
+    assert ce.after["nll"].value == pytest.approx(np.mean(scaled))
 
 
 def test_temperature_undoes_known_overconfidence(run_folders):
     ce, csm = aggregate(run_folders)
-    assert ce.temperature.mean == pytest.approx(2.0, rel=0.15)  # the fixture's sharpness
-    assert csm.temperature.mean == pytest.approx(1.05, rel=0.15)
-    assert ce.before["ece"].mean > 3 * ce.after["ece"].mean
+    assert ce.temperature.value == pytest.approx(2.0, rel=0.15)  # the fixture's sharpness
+    assert csm.temperature.value == pytest.approx(1.05, rel=0.15)
+    assert ce.before["ece"].value > 3 * ce.after["ece"].value
 
 
 def test_differences_use_shared_seeds_only(tmp_path, make_run):
@@ -82,7 +86,7 @@ def test_differences_use_shared_seeds_only(tmp_path, make_run):
     ce, ls = aggregate(folders)
     shared = [load_run(tmp_path / name).before for name in ("ls1", "ce1")]
     assert ls.change_before["ece"].num == 1
-    assert ls.change_before["ece"].mean == pytest.approx(shared[0].metrics["ece"] - shared[1].metrics["ece"])
+    assert ls.change_before["ece"].value == pytest.approx(shared[0].metrics["ece"] - shared[1].metrics["ece"])
     assert not ce.change_before
     assert len(aggregate(folders, baseline="nobody")[0].change_before) == 0
 
@@ -281,7 +285,7 @@ def test_csv_holds_full_precision(run_folders):
     rows = aggregate(run_folders)
     lines = list(csv.DictReader(io.StringIO(render_csv(rows))))
     line = next(line for line in lines if (line["method"], line["metric"], line["temperature"]) == ("CSM", "ece", "no"))
-    assert float(line["mean"]) == rows[1].before["ece"].mean
+    assert float(line["mean"]) == rows[1].before["ece"].value
     assert float(line["change_high"]) == rows[1].change_before["ece"].high
     assert line["seeds"] == "0 1 2"
     assert line["pairs"] == "3"

@@ -6,16 +6,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from semmix.calibration import ece_of_chance
-from semmix.report.tables import Estimate, Row, percent
+from semmix.calibration import Interval, ece_of_chance
+from semmix.report.tables import Row, percent
 from semmix.report.words import chance, headline, sentence, sentence_after_scaling
+
+
+def about(value, half_width, num=3):
+    """Return an interval of this half width around the value."""
+    return Interval(value, value - half_width, value + half_width, num)
+
 
 BASELINE = Row(
     name="CE",
     runs=(),
-    before={"ece": Estimate(0.032, 0.004, 3)},
-    after={"ece": Estimate(0.010, 0.001, 3)},
-    temperature=Estimate(2, 0.1, 3),
+    before={"ece": about(0.032, 0.004, 3)},
+    after={"ece": about(0.010, 0.001, 3)},
+    temperature=about(2, 0.1, 3),
     baseline=None,
     pairs=(),
     change_before={},
@@ -32,9 +38,9 @@ def run(before, after):
 def row(ece, change, accuracy=(0.0, 0.001, 3)):
     """Return a row with this ECE, compared with CE's 3.2 %."""
     pairs = ((run(ece, ece), run(0.032, 0.010)),)
-    changes = {"ece": Estimate(*change), "acc": Estimate(*accuracy)}
-    values = {"ece": Estimate(ece, 0.001, 3)}
-    return Row("CSM", (), values, values, Estimate(1, 0.1, 3), BASELINE, pairs, changes, changes)
+    changes = {"ece": about(*change), "acc": about(*accuracy)}
+    values = {"ece": about(ece, 0.001, 3)}
+    return Row("CSM", (), values, values, about(1, 0.1, 3), BASELINE, pairs, changes, changes)
 
 
 def plain(text):

@@ -9,9 +9,7 @@ from semmix.calibration._toplabel import RiskCoverage, TopLabel, top_label
 from semmix.calibration.agreement import entropy_correlation, human_agreement, kl_divergence, total_variation
 from semmix.calibration.augmentation import tta_probs, views
 from semmix.calibration.intervals import (
-    Difference,
     Interval,
-    MeanInterval,
     ece_of_chance,
     few_samples,
     interval,
@@ -43,6 +41,7 @@ from semmix.calibration.neighbours import piece, proximity
 from semmix.calibration.one_vs_rest import BetaCalibrator, HistogramBinning, IsotonicCalibrator
 from semmix.calibration.ood import ood_aupr, ood_auroc, ood_fpr, ood_score
 from semmix.calibration.procal import BinMeanShiftCalibrator, DensityRatioCalibrator
+from semmix.calibration.registry import METRICS, USUAL, Metric
 from semmix.calibration.scaling import DirichletCalibrator, MatrixScaler, VectorScaler
 from semmix.calibration.selective import aurc, risk_coverage
 from semmix.calibration.streaming import CalibrationStream, summary
@@ -52,19 +51,20 @@ if TYPE_CHECKING:
     from semmix.calibration.estimator import CalibratedClassifier
 
 __all__ = [
+    "METRICS",
+    "USUAL",
     "BetaCalibrator",
     "BinMeanShiftCalibrator",
     "CalibratedClassifier",
     "CalibrationStream",
     "Calibrator",
     "DensityRatioCalibrator",
-    "Difference",
     "DirichletCalibrator",
     "HistogramBinning",
     "Interval",
     "IsotonicCalibrator",
     "MatrixScaler",
-    "MeanInterval",
+    "Metric",
     "Reliability",
     "RiskCoverage",
     "TemperatureScaler",

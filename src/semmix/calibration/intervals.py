@@ -1,8 +1,12 @@
 """How far a number may be trusted: intervals, tests between models, seeds, few samples."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,28 +19,50 @@ Metric = Callable[..., float]
 Weighted = Callable[[Array], float]
 
 
-class Interval(NamedTuple):
-    """The ends of an interval."""
+@dataclass(frozen=True, repr=False)
+class Interval:
+    """A number with its interval; unpacks as `low, high`.
 
-    low: float
-    high: float
-
-
-class Difference(NamedTuple):
-    """Metric of model A less that of model B, its interval, and how easily chance gives as much."""
+    >>> Interval(0.0152, 0.0131, 0.0173, num=10_000)
+    Interval(0.0152 [0.0131, 0.0173], num=10000)
+    """
 
     value: float
     low: float
+    """The lower end; NaN where there is no interval, as from a single seed."""
     high: float
-    p_value: float
+    num: int
+    """Samples, seeds or pairs that it comes from."""
+    p_value: float | None = None
+    """Of a difference: how often chance alone gives as much."""
 
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.low, self.high))
 
-class MeanInterval(NamedTuple):
-    """A mean and the ends of its interval."""
+    def __repr__(self) -> str:
+        ends = f" [{self.low:.4g}, {self.high:.4g}]" if self.has_interval else ""
+        p_value = "" if self.p_value is None else f", p_value={self.p_value:.3g}"
+        return f"Interval({self.value:.4g}{ends}, num={self.num}{p_value})"
 
-    mean: float
-    low: float
-    high: float
+    @property
+    def has_interval(self) -> bool:
+        """Whether its ends are known."""
+        return not (math.isnan(self.low) or math.isnan(self.high))
+
+    @property
+    def half_width(self) -> float:
+        """How far it reaches upwards from the value; the same downwards, unless cut at a limit."""
+        return self.high - self.value
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether chance is an unlikely reason for a difference; False without an interval."""
+        return self.low > 0 or self.high < 0
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return value and ends for JSON, which has no NaN: None in its place."""
+        ends = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: None if math.isnan(number) else float(number) for name, number in ends.items()}
 
 
 def interval(
@@ -55,12 +81,13 @@ def interval(
     measure, num_samples = prepare(metric, probs, labels)
     value = measure(np.ones(num_samples))
     values = np.array([measure(counts) for counts in bootstrap(num_samples, resamples, seed)])
-    return interval_from(value, values, level, 1.0 if _of_top_label(metric) else np.inf)
+    most = 1.0 if _of_top_label(metric) else np.inf
+    return interval_from(value, values, level, num_samples, most)
 
 
 def paired_difference(
     metric: Metric, probs_a: Any, probs_b: Any, labels: Any, level: float = 0.95, resamples: int = 1000, seed: int = 0
-) -> Difference:
+) -> Interval:
     """Return metric(A) - metric(B) on the same samples, with a paired bootstrap test.
 
     Both models see the same resamples, so what makes samples hard or easy cancels. The p-value is
@@ -78,20 +105,24 @@ def paired_difference(
     values = np.array([measure_a(counts) - measure_b(counts) for counts in draws])
     strays = int((np.abs(values - value) >= abs(value)).sum())
     width = reach(value, values, level)
-    return Difference(value, value - width, value + width, (strays + 1) / (resamples + 1))
+    return Interval(value, value - width, value + width, num_samples, (strays + 1) / (resamples + 1))
 
 
-def mean_interval(values: Any, level: float = 0.95) -> MeanInterval:
-    """Return the mean over seeds and its Student t interval; NaN ends for a single value."""
+def mean_interval(values: Any, level: float = 0.95) -> Interval:
+    """Return the mean over seeds and its Student t interval; NaN ends for a single value.
+
+    >>> round(mean_interval([1.0, 2.0, 3.0]).half_width, 4)
+    2.4841
+    """
     from scipy.special import stdtrit
 
     values = as_vector(values, "values")
     _check(level, resamples=1)
     mean, count = float(values.mean()), len(values)
     if count == 1:
-        return MeanInterval(mean, float("nan"), float("nan"))
+        return Interval(mean, math.nan, math.nan, count)
     half = stdtrit(count - 1, (1 + level) / 2) * values.std(ddof=1) / np.sqrt(count)
-    return MeanInterval(mean, float(mean - half), float(mean + half))
+    return Interval(mean, float(mean - half), float(mean + half), count)
 
 
 def ece_of_chance(probs: Any, labels: Any, bins: int = 15) -> float:
@@ -150,11 +181,11 @@ def resampled(top: TopLabel, resamples: int, seed: int) -> Iterator[TopLabel]:
         yield top.reweighted(random.multinomial(round(total), top.weights / total))
 
 
-def interval_from(value: float, values: Array, level: float, most: float = np.inf) -> Interval:
-    """Return the interval of a metric from its resampled `values`, cut where it cannot be."""
+def interval_from(value: float, values: Array, level: float, num: int, most: float = np.inf) -> Interval:
+    """Return the interval of a metric of `num` samples from its resampled `values`, cut where it cannot be."""
     width = reach(value, values, level)
     least = 0.0 if values.min() >= 0 else -np.inf
-    return Interval(max(value - width, least), min(value + width, most))
+    return Interval(value, max(value - width, least), min(value + width, most), num)
 
 
 def reach(value: float, values: Array, level: float) -> float:

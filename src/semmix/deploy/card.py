@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from semmix.calibration import METRICS, USUAL
 from semmix.core.files import write_bytes
 from semmix.deploy.rules import OOD_PERCENT
 from semmix.report import Run
 from semmix.report.charts import Series
 from semmix.report.figures import reliability_figure
-from semmix.report.tables import METRICS, Metric
 
 CARD = "README.md"
 DIAGRAM = "reliability.png"
-SHARE = Metric("coverage", "coverage", digits=1)
 
 RUN_ONNX = """```python
 import json
@@ -80,9 +79,9 @@ def _metrics(facts: dict[str, Any]) -> Iterator[str]:
     yield f"On {facts['num_test_images']:,} test images, with 95 % bootstrap intervals:"
     yield ""
     yield from ("| metric | value | interval |", "| --- | ---: | --- |")
-    for metric in METRICS:
-        value, low, high = (metric.show(v) for v in facts["metrics"][metric.key].values())
-        yield f"| {metric.name}{metric.unit} | {value} | {low} to {high} |"
+    for metric in USUAL:
+        value, low, high = (metric.show(v) for v in facts["metrics"][metric.name].values())
+        yield f"| {metric.title} | {value} | {low} to {high} |"
     yield ""
     if facts["temperature_is_fitted"]:
         yield (
@@ -101,7 +100,7 @@ def _metrics(facts: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from ("| promised | held the truth | classes in a set |", "| ---: | --- | --- |")
     for percent, measured in facts["prediction_sets"].items():
-        held, low, high = (SHARE.show(v) for v in measured["coverage"].values())
+        held, low, high = (METRICS["coverage"].show(v) for v in measured["coverage"].values())
         num, fewest, most = (f"{v:.2f}" for v in measured["num_classes"].values())
         yield f"| {percent} % | {held} % ({low} to {high}) | {num} ({fewest} to {most}) |"
 

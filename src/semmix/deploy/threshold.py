@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from tyro.conf import Positional
 
-from semmix.calibration import TemperatureScaler, TopLabel, top_label
+from semmix.calibration import Interval, TemperatureScaler, TopLabel, top_label
 from semmix.calibration.temperature import none_wrong
 from semmix.core.errors import SemmixError
 from semmix.core.files import write_json
 from semmix.core.progress import say
-from semmix.deploy.measured import Estimate, estimate, estimate_mean
+from semmix.deploy.measured import estimate, estimate_mean
 from semmix.evaluation import EvaluateConfig, load_samples
 
 Show = Callable[[float], str]
@@ -66,13 +66,13 @@ class Policy:
     name: str
     threshold: float
     """Answered from this confidence on; infinite if never."""
-    coverage: Estimate
+    coverage: Interval
     """Share of images answered."""
-    error: Estimate
+    error: Interval
     """Share of wrong ones among the answers."""
-    cost: Estimate
+    cost: Interval
     """Cost per image."""
-    saving: Estimate
+    saving: Interval
     """Cost per image that it saves against always answering or always asking, the cheaper one."""
 
 
@@ -174,11 +174,11 @@ def _table(policies: list[Policy], show: Show) -> Iterator[str]:
         yield f"{policy.name:15} {level:>11}  {shares} {_show(policy.cost, 1)}"
 
 
-def _show(value: Estimate, scale: float) -> str:
-    if math.isnan(value["value"]):
+def _show(value: Interval, scale: float) -> str:
+    if math.isnan(value.value):
         return "–"
     digits = 2 if scale == 100 else 4
-    middle, low, high = (f"{scale * value[end]:.{digits}f}" for end in ("value", "low", "high"))
+    middle, low, high = (f"{scale * number:.{digits}f}" for number in (value.value, value.low, value.high))
     return f"{middle} [{low}, {high}]"
 
 
@@ -198,9 +198,9 @@ def _words(policies: list[Policy], costs: Costs, val: TopLabel, show: Show) -> I
     level = show(chosen.threshold)
     yield f"Answer from confidence {level} on: semmix predict MODEL IMAGES --abstain {level}"
     yield (
-        f"It answers {100 * chosen.coverage['value']:.1f} % of the images and is wrong in "
-        f"{100 * chosen.error['value']:.2f} % of its answers; answering always would be wrong in "
-        f"{100 * always.error['value']:.2f} %."
+        f"It answers {100 * chosen.coverage.value:.1f} % of the images and is wrong in "
+        f"{100 * chosen.error.value:.2f} % of its answers; answering always would be wrong in "
+        f"{100 * always.error.value:.2f} %."
     )
     yield _saving(chosen)
     yield (
@@ -213,9 +213,9 @@ def _words(policies: list[Policy], costs: Costs, val: TopLabel, show: Show) -> I
 def _saving(chosen: Policy) -> str:
     saving = chosen.saving
     numbers = f"{_show(saving, 1)} per image against the better of answering and asking always"
-    if saving["low"] <= 0 <= saving["high"]:
+    if saving.low <= 0 <= saving.high:
         return f"Whether it saves anything is not sure: {numbers}."
-    return f"It saves {numbers}{'' if saving['low'] > 0 else ', that is, it loses'}."
+    return f"It saves {numbers}{'' if saving.low > 0 else ', that is, it loses'}."
 
 
 def _doubt(val: TopLabel, threshold: float, safer: str) -> Iterator[str]:
@@ -231,7 +231,6 @@ def _doubt(val: TopLabel, threshold: float, safer: str) -> Iterator[str]:
 
 def _json(policy: Policy) -> dict[str, Any]:
     """Return the policy as JSON values, which know neither NaN nor infinity."""
-    values = asdict(policy)
-    for estimated in (values["coverage"], values["error"], values["cost"], values["saving"]):
-        estimated.update({k: None for k, v in estimated.items() if math.isnan(v)})
-    return {**values, "threshold": None if math.isinf(policy.threshold) else policy.threshold}
+    threshold = None if math.isinf(policy.threshold) else policy.threshold
+    figures = ("coverage", "error", "cost", "saving")
+    return {"name": policy.name, "threshold": threshold, **{name: getattr(policy, name).to_json() for name in figures}}

@@ -90,7 +90,7 @@ def _resample(top: TopLabel, bins: int, level: float, draws: list[TopLabel]) -> 
     return {
         "reliability": {name: plain(column) for name, column in table.items()},
         "intervals": {
-            name: list(interval_from(value(top, bins), values[:, column], level, most=1.0))
+            name: list(interval_from(value(top, bins), values[:, column], level, top.count, most=1.0))
             for column, (name, value) in enumerate(BOOTSTRAPPED.items())
         },
     }

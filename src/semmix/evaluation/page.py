@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from semmix.calibration import Interval
 from semmix.core.seeds import fold_seed
 from semmix.evaluation.calibrate import Fitted
 from semmix.evaluation.parts import Array
@@ -34,14 +35,16 @@ def write_page(evaluation: Mapping[str, Any], test: Samples, fitted: Mapping[str
         num_images=len(test),
         bins=evaluation["bins"],
         level=evaluation["level"],
-        measured={result["name"]: _measured(result) for result in evaluation["results"]},
+        measured={result["name"]: _measured(result, len(test)) for result in evaluation["results"]},
         human=evaluation["human"],
     )
 
 
-def _measured(result: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """Return each metric that has an interval: value, low, high, over all rows."""
-    return {name: (result["metrics"][name], *interval) for name, interval in result["intervals"].items()}
+def _measured(result: Mapping[str, Any], num: int) -> dict[str, Interval]:
+    """Return each metric that has an interval, over all rows."""
+    return {
+        name: Interval(result["metrics"][name], low, high, num) for name, (low, high) in result["intervals"].items()
+    }
 
 
 def _probs(test: Samples, fitted: Fitted, chosen: Array) -> Array:

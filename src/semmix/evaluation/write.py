@@ -6,39 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from semmix.calibration import METRICS
 from semmix.core.files import write_bytes, write_json
 from semmix.core.progress import say
 
-COLUMNS = {
-    "acc": "acc",
-    "ece": "ECE",
-    "interval": "interval",
-    "aece": "AECE",
-    "oe": "OE",
-    "ue": "UE",
-    "classwise_ece": "class ECE",
-    "mce": "MCE",
-    "nll": "NLL",
-    "brier": "Brier",
-}
+COLUMNS = ("acc", "ece", "interval", "aece", "oe", "ue", "classwise_ece", "mce", "nll", "brier")
+AGREEMENT = ("cross_entropy", "kl_divergence", "total_variation", "entropy_correlation")
 UNITS = "in percent, except NLL and Brier"
-AGREEMENT = {
-    "cross_entropy": "cross-entropy",
-    "kl_divergence": "KL",
-    "total_variation": "total variation",
-    "entropy_correlation": "entropy rank correlation",
-}
 
 
 def table_rows(evaluation: dict[str, Any]) -> list[list[str]]:
     """Return the table's cells, headings first; the interval is that of ECE."""
-    return [["", *COLUMNS.values()], *([result["name"], *_cells(result)] for result in evaluation["results"])]
+    head = ["interval" if name == "interval" else METRICS[name].heading for name in COLUMNS]
+    return [["", *head], *([result["name"], *_cells(result)] for result in evaluation["results"])]
 
 
 def agreement_rows(human: dict[str, Any]) -> list[list[str]]:
     """Return the cells of the table on agreement with people, headings first."""
     return [
-        ["", *AGREEMENT.values()],
+        ["", *(METRICS[name].heading for name in AGREEMENT)],
         *([name, *map(_number, values.values())] for name, values in human["agreement"].items()),
     ]
 

@@ -6,18 +6,11 @@ import csv
 from functools import cache
 from importlib.resources import files
 
+from semmix.calibration import METRICS, Metric
 from semmix.core.errors import SemmixError, unknown_name
-from semmix.report.tables import AUROC, METRICS, TEMPERATURE, Metric
 
-COLUMNS: dict[str, Metric] = {
-    **{metric.key: metric for metric in METRICS},
-    "ece_ts": Metric("ece_ts", "ECE after T"),
-    "aece_ts": Metric("aece_ts", "AECE after T"),
-    "temperature": TEMPERATURE,
-    "auroc": AUROC,
-    "piece": Metric("piece", "PIECE"),
-    "hours": Metric("hours", "Hours", percent=False),
-}
+_NAMES = "acc ece aece oe ue nll brier ece_ts aece_ts temperature auroc piece hours"
+COLUMNS = {name: METRICS[name] for name in _NAMES.split()}
 """What a table may show: the columns of the CSV files that hold results, and some more."""
 
 _PACKAGE = "semmix.experiments"
@@ -55,4 +48,4 @@ def published(table: str, **keys: str) -> dict[str, float]:
 
 
 def _number(metric: Metric, text: str) -> float:
-    return round(float(text) / 100, 6) if metric.percent else float(text)
+    return round(float(text) / 100, 6) if metric.unit == "%" else float(text)

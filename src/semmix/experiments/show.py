@@ -7,9 +7,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from semmix.calibration import Interval, Metric
 from semmix.experiments.cells import Cell
 from semmix.experiments.published import COLUMNS
-from semmix.report.tables import Estimate, Metric, escape_latex, escape_markdown, show_estimate
+from semmix.report.tables import escape_latex, escape_markdown, show_estimate
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Line:
     """One cell and what came of it."""
 
     cell: Cell
-    ours: dict[str, Estimate]
+    ours: dict[str, Interval]
     """By metric; empty where nothing was run."""
     seeds: int
     """Runs behind `ours`."""
@@ -29,7 +30,7 @@ def delta(line: Line, key: str) -> float | None:
     """Return ours less the paper's, where there are both."""
     if key not in line.ours or key not in line.cell.paper:
         return None
-    return line.ours[key].mean - line.cell.paper[key]
+    return line.ours[key].value - line.cell.paper[key]
 
 
 def rank_key(columns: Sequence[str]) -> str:
@@ -43,7 +44,7 @@ def ranks(lines: Sequence[Line], key: str) -> list[tuple[int | None, int | None]
     Ours counts only lines that were run, so ranks mean little until a group is full.
     """
     sign = -1 if COLUMNS[key].higher_is_better else 1
-    ours = [sign * line.ours[key].mean if key in line.ours else None for line in lines]
+    ours = [sign * line.ours[key].value if key in line.ours else None for line in lines]
     paper = [sign * line.cell.paper[key] if key in line.cell.paper else None for line in lines]
     groups = [line.cell.group for line in lines]
     return list(zip(_ranks(ours, groups), _ranks(paper, groups), strict=True))
@@ -66,8 +67,8 @@ def _ranks(values: Sequence[float | None], groups: Sequence[str]) -> list[int | 
 def grid(lines: Sequence[Line], columns: Sequence[str]) -> list[list[str]]:
     """Return the table's texts, headings first: ours, the paper's, and the difference."""
     key = rank_key(columns)
-    heads = [f"{COLUMNS[c].name}{COLUMNS[c].unit}" for c in columns]
-    head = ["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].name}"]
+    heads = [COLUMNS[c].title for c in columns]
+    head = ["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].heading}"]
     body = [
         [line.cell.name, str(line.seeds), *(_text(line, c) for c in columns), _pair(*rank)]
         for line, rank in zip(lines, ranks(lines, key), strict=True)
@@ -132,7 +133,7 @@ def render_csv(lines: Sequence[Line], columns: Sequence[str]) -> str:
     for key in columns:
         for line, rank in zip(lines, ranks(lines, key), strict=True):
             value = line.ours.get(key)
-            ours = [value.mean, value.low, value.high] if value else ["", "", ""]
+            ours = [value.value, value.low, value.high] if value else ["", "", ""]
             seen = [line.cell.paper.get(key), delta(line, key), *rank]
             texts = ["" if v is None else v for v in seen]
             writer.writerow([line.cell.name, line.seeds, key, *ours, *texts, line.command])

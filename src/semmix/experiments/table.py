@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from semmix.calibration import mean_interval
 from semmix.core.checks import check_positive
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.progress import say
@@ -23,7 +24,6 @@ from semmix.experiments.results import finished_runs, is_trained, keep_run, meas
 from semmix.experiments.running import plain_cell, run_cell
 from semmix.experiments.show import Line, render
 from semmix.methods import method
-from semmix.report.tables import estimate
 from semmix.training.classifier import TrainConfig
 
 
@@ -203,7 +203,7 @@ def table_lines(cells: Sequence[Cell], config: TableConfig) -> list[Line]:
 def _line(cell: Cell, folder: Path, protocol: Protocol, config: TableConfig) -> Line:
     runs = [] if cell.needs else finished_runs(cell, folder)
     numbers = [measure_run(run, cell, protocol) for run in runs]
-    ours = {key: estimate([n[key] for n in numbers]) for key in (numbers[0] if numbers else ())}
+    ours = {key: mean_interval([n[key] for n in numbers]) for key in (numbers[0] if numbers else ())}
     to_fill = cell.needs and f"needs {cell.needs}"
     if not to_fill and missing_seeds(cell, folder):
         to_fill = command_for(cell, config)

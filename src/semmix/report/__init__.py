@@ -4,11 +4,10 @@ from semmix.report.evaluation import write_evaluation
 from semmix.report.foreign import predict_foreign
 from semmix.report.gallery import Gallery, open_gallery
 from semmix.report.html import ReportConfig, run_report, write_report
-from semmix.report.tables import Estimate, Row, aggregate
+from semmix.report.tables import Row, aggregate
 from semmix.runs import Predictions, Run, load_run
 
 __all__ = [
-    "Estimate",
     "Gallery",
     "Predictions",
     "ReportConfig",

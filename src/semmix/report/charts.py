@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 from markupsafe import Markup
 
-from semmix.calibration import aurc, reliability, risk_coverage
+from semmix.calibration import Interval, aurc, reliability, risk_coverage
 from semmix.report.foreign import FALSE_ALARMS, Noticed
 from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_style, tag
-from semmix.report.tables import Estimate, Row, percent
+from semmix.report.tables import Row, percent
 from semmix.runs import Predictions, Run
 
 NUM_BINS = 15
@@ -186,7 +186,7 @@ def risk_chart(series: Sequence[Series]) -> Markup:
 def roc_chart(noticed: Sequence[Noticed], dataset: str) -> Markup:
     """Return the share of foreign images found against the share of test images called foreign."""
     frame = Frame((0, 1), (0, 1), height=300)
-    areas = "; ".join(f"{each.name} {percent(each.auroc.mean)}" for each in noticed)
+    areas = "; ".join(f"{each.name} {percent(each.auroc.value)}" for each in noticed)
     return frame.drawing(
         f"ROC curves for images of {dataset}. Area under the curve: {areas}.",
         frame.axes("test images called foreign, %", "foreign images found, %", PERCENT_TICKS, PERCENT_TICKS),
@@ -226,11 +226,11 @@ def _training_lines(frame: Frame, curves: list[dict[int, float]], k: int) -> Mar
 def forest_chart(rows: Sequence[Row]) -> Markup:
     """Return ECE and interval of every row: dots as trained, rings after temperature scaling."""
     every = [value for row in rows for value in (row.before["ece"], row.after["ece"])]
-    top = max(max(v.high if v.has_interval else v.mean for v in every) * 1.05, 1e-3)
+    top = max(max(v.high if v.has_interval else v.value for v in every) * 1.05, 1e-3)
     num = len(rows)
     frame = Frame((0, top), (0, num), height=42 + 46 * num, left=14, top=2)
     text = "; ".join(
-        f"{row.name} {percent(row.before['ece'].mean)}, after temperature scaling {percent(row.after['ece'].mean)}"
+        f"{row.name} {percent(row.before['ece'].value)}, after temperature scaling {percent(row.after['ece'].value)}"
         for row in rows
     )
     return frame.drawing(
@@ -246,8 +246,8 @@ def _forest_line(frame: Frame, row: Row, k: int, y: int) -> Markup:
     return name + dot + _forest_dot(frame, row.after["ece"], y + 0.18, f"ring {series_style(k)}")
 
 
-def _forest_dot(frame: Frame, value: Estimate, y: float, style: str) -> Markup:
-    dot = frame.dot(value.mean, y, style)
+def _forest_dot(frame: Frame, value: Interval, y: float, style: str) -> Markup:
+    dot = frame.dot(value.value, y, style)
     if not value.has_interval:
         return dot
     return frame.segment((max(value.low, 0), y), (value.high, y), f"range {style}") + dot

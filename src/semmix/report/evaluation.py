@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from semmix import calibration
+from semmix.calibration import USUAL, Interval, Metric, interval
 from semmix.report.charts import NUM_BINS, Series, verdict
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.tables import METRICS, percent
+from semmix.report.tables import percent
 from semmix.runs import Predictions
-
-Measured = tuple[float, float, float]
-"""A metric's value, and the low and high end of its interval."""
-
-MEASURES = {
-    "acc": calibration.accuracy,
-    "ece": calibration.ece,
-    "aece": calibration.aece,
-    "oe": calibration.oe,
-    "ue": calibration.ue,
-    "nll": calibration.nll,
-    "brier": calibration.brier,
-}
-BINNED = {"ece", "aece", "oe", "ue"}
 
 
 def write_evaluation(
@@ -38,7 +23,7 @@ def write_evaluation(
     num_images: int | None = None,
     bins: int = NUM_BINS,
     level: float = 0.95,
-    measured: Mapping[str, Mapping[str, Measured]] | None = None,
+    measured: Mapping[str, Mapping[str, Interval]] | None = None,
     human: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write one self-contained HTML file that compares `predictions` by name; return its path.
@@ -69,7 +54,7 @@ def write_evaluation(
         bins=bins,
         level=level,
         notes=notes,
-        metrics=METRICS,
+        metrics=USUAL,
         lines=lines,
         cards=[make_card(s, k) for k, s in enumerate(series)],
         risk=make_risks(series),
@@ -78,21 +63,18 @@ def write_evaluation(
     )
 
 
-def _headline(series: Series, known: Mapping[str, Measured], measured: Mapping[str, Measured]) -> str:
-    value, low, high = measured["ece"]
-    confidence = known["confidence"][0] if "confidence" in known else series.mean("confidence")
-    words = verdict(confidence, measured["acc"][0])
-    return f"This classifier is {words} (ECE {percent(value)}, interval {percent(low)} to {percent(high)})."
+def _headline(series: Series, known: Mapping[str, Interval], measured: Mapping[str, Interval]) -> str:
+    ece = measured["ece"]
+    confidence = known["confidence"].value if "confidence" in known else series.mean("confidence")
+    words = verdict(confidence, measured["acc"].value)
+    return f"This classifier is {words} (ECE {percent(ece.value)}, interval {percent(ece.low)} to {percent(ece.high)})."
 
 
-def _measure(series: Series, level: float, known: Mapping[str, Measured]) -> dict[str, Measured]:
+def _measure(series: Series, level: float, known: Mapping[str, Interval]) -> dict[str, Interval]:
     """Return each metric of the page; what is not known gets a bootstrap interval here."""
-    return {key: known.get(key) or _bootstrap(series, level, key) for key in MEASURES}
+    return {metric.name: known.get(metric.name) or _bootstrap(series, level, metric) for metric in USUAL}
 
 
-def _bootstrap(series: Series, level: float, key: str) -> Measured:
-    member, metric = series.members[0], MEASURES[key]
-    if key in BINNED:
-        metric = partial(metric, bins=series.num_bins)
-    low, high = calibration.interval(metric, member.probs, member.labels, level)
-    return metric(member.probs, member.labels), low, high
+def _bootstrap(series: Series, level: float, metric: Metric) -> Interval:
+    member = series.members[0]
+    return interval(metric.with_bins(series.num_bins), member.probs, member.labels, level)

@@ -17,20 +17,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from semmix.calibration import ood_auroc, ood_fpr
+from semmix.calibration import METRICS, Interval, mean_interval, ood_auroc, ood_fpr
 from semmix.core.device import pick_device, to_device
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_json, write_tensors
 from semmix.core.progress import progress
 from semmix.data import Split, load_dataset
 from semmix.networks.saved import load_classifier, saved_image_shape
-from semmix.report.tables import AUROC, Estimate, Metric, Row, estimate
+from semmix.report.tables import Row
 from semmix.runs import Run, Strangeness, foreign_file
 
-LET_IN = Metric("let_in", "Let in")
-"""Foreign images that pass for known ones where 95 % of the known must pass."""
-FOREIGN_METRICS = {"auroc": AUROC, "auroc_after": AUROC, "let_in": LET_IN}
-"""How each estimate of `Noticed` is shown."""
+FOREIGN_METRICS = {"auroc": METRICS["auroc"], "auroc_after": METRICS["auroc"], "let_in": METRICS["let_in"]}
+"""How each number of `Noticed` is shown."""
 FALSE_ALARMS = np.linspace(0, 1, 101)
 """Shares of test images called foreign at which curves are read off."""
 BATCH_SIZE = 500
@@ -125,19 +123,19 @@ class Noticed:
     after: tuple[Strangeness, ...]
 
     @cached_property
-    def auroc(self) -> Estimate:
+    def auroc(self) -> Interval:
         """The chance that a foreign image leaves more doubt than a test image, as trained."""
         return _auroc(self.before)
 
     @cached_property
-    def auroc_after(self) -> Estimate:
+    def auroc_after(self) -> Interval:
         """The same after temperature scaling."""
         return _auroc(self.after)
 
     @cached_property
-    def let_in(self) -> Estimate:
+    def let_in(self) -> Interval:
         """The share of foreign images that pass when 95 % of the test images must."""
-        return estimate([ood_fpr(scores.known, scores.foreign) for scores in self.before])
+        return mean_interval([ood_fpr(scores.known, scores.foreign) for scores in self.before])
 
     @cached_property
     def found(self) -> np.ndarray:
@@ -146,8 +144,8 @@ class Noticed:
         return np.mean([np.interp(FALSE_ALARMS, *curve) for curve in curves], axis=0)
 
 
-def _auroc(runs: Sequence[Strangeness]) -> Estimate:
-    return estimate([ood_auroc(scores.known, scores.foreign) for scores in runs])
+def _auroc(runs: Sequence[Strangeness]) -> Interval:
+    return mean_interval([ood_auroc(scores.known, scores.foreign) for scores in runs])
 
 
 def roc_curve(scores: Strangeness) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 from tyro.conf import Positional, arg
 
-from semmix.calibration import ece, interval
+from semmix.calibration import USUAL, ece, interval
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.progress import say
 from semmix.report import words
@@ -20,7 +20,7 @@ from semmix.report.charts import Series, forest_chart, roc_chart, training_chart
 from semmix.report.foreign import FOREIGN_METRICS, noticed, predict_foreign
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.tables import METRICS, TASK, TEMPERATURE, Row, aggregate, render_text, unlike
+from semmix.report.tables import TASK, TEMPERATURE, Row, aggregate, render_text, unlike
 from semmix.runs import Run, load_run
 
 MAX_PAIR_CHARTS = 60
@@ -126,7 +126,7 @@ def write_report(
         num_runs=len(runs),
         facts=_facts(rows),
         sections=_sections(bool(training), bool(foreign), gallery is not None),
-        metrics=METRICS,
+        metrics=USUAL,
         temperature=TEMPERATURE,
         compared=[row for row in rows if row.change_before],
         forest=forest_chart(rows),

@@ -14,11 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from semmix import __version__
+from semmix.calibration import Interval, Metric
 from semmix.core.files import write_bytes
 from semmix.report.breakdown import ClassLine, PairLine, class_lines, pair_lines
 from semmix.report.charts import COVERAGES, Series, confidence_chart, reliability_chart, risk_chart
 from semmix.report.svg import series_style, tag
-from semmix.report.tables import Estimate, Metric
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN_COVERAGES = (0.5, 0.8, 0.9, 0.95, 1.0)
@@ -128,13 +128,13 @@ def _swatch(k: int) -> Markup:
     return tag("span", class_=f"swatch {series_style(k)}", aria_hidden="true")
 
 
-def _mark(metric: Metric, change: Estimate) -> Markup:
+def _mark(metric: Metric, change: Interval) -> Markup:
     """Return whether a change is for the better, as a sign and a word for screen readers."""
     if not change.has_interval:
         return _sign("?", "one pair: no interval", "")
     if not change.excludes_zero:
         return _sign("=", "no clear difference", "")
-    better = (change.mean > 0) == metric.higher_is_better
+    better = (change.value > 0) == metric.higher_is_better
     return _sign("▲", "better", "better") if better else _sign("▼", "worse", "worse")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semmix.calibration import mean_interval
+from semmix.calibration import METRICS, USUAL, Interval, Metric, mean_interval
 from semmix.core.errors import SemmixError
 from semmix.runs import Predictions, Run, load_run
 
@@ -28,47 +28,7 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
-@dataclass(frozen=True)
-class Metric:
-    """How a metric is named and shown."""
-
-    key: str
-    """Its name in `semmix.calibration.summary`."""
-    name: str
-    percent: bool = True
-    higher_is_better: bool = False
-    digits: int = 2
-
-    def show(self, value: float, signed: bool = False) -> str:
-        """Return the value as a reader expects it, per cent without its sign.
-
-        >>> Metric("ece", "ECE").show(-0.0152, signed=True)
-        '−1.52'
-        """
-        scaled = 100 * value if self.percent else value
-        sign = "+" if signed else ""
-        return f"{scaled:{sign}.{self.digits}f}".replace("-", "−")
-
-    @property
-    def unit(self) -> str:
-        """What stands behind its name in a heading."""
-        return " %" if self.percent else ""
-
-
-ACCURACY = Metric("acc", "Accuracy", higher_is_better=True)
-ECE = Metric("ece", "ECE")
-NLL = Metric("nll", "NLL", percent=False, digits=3)
-METRICS = (
-    ACCURACY,
-    ECE,
-    Metric("aece", "AECE"),
-    Metric("oe", "OE"),
-    Metric("ue", "UE"),
-    NLL,
-    Metric("brier", "Brier", percent=False, digits=3),
-)
-TEMPERATURE = Metric("temperature", "T", percent=False)
-AUROC = Metric("auroc", "AUROC", higher_is_better=True)
+ACCURACY, ECE, NLL, TEMPERATURE = (METRICS[name] for name in ("acc", "ece", "nll", "temperature"))
 
 METHOD_NAMES = {
     "ce": "CE",
@@ -94,67 +54,28 @@ METHOD_NAMES = {
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds with its t-interval; one seed alone has no interval."""
-
-    mean: float
-    half_width: float
-    num: int
-
-    @property
-    def low(self) -> float:
-        """The lower end of the interval."""
-        return self.mean - self.half_width
-
-    @property
-    def high(self) -> float:
-        """The upper end of the interval."""
-        return self.mean + self.half_width
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there is more than one seed."""
-        return self.num > 1
-
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether chance among seeds is an unlikely reason for the difference."""
-        return self.has_interval and (self.low > 0 or self.high < 0)
-
-
-@dataclass(frozen=True)
 class Row:
     """One line of a results table: a method with its options, over seeds."""
 
     name: str
     runs: tuple[Run, ...]
-    before: dict[str, Estimate]
+    before: dict[str, Interval]
     """Metrics on the test split, as trained."""
-    after: dict[str, Estimate]
+    after: dict[str, Interval]
     """The same after temperature scaling."""
-    temperature: Estimate
+    temperature: Interval
     baseline: Row | None
     """The row to compare with: same test images and classifier. None for the baseline itself."""
     pairs: tuple[tuple[Run, Run], ...]
     """Its runs, each with the baseline's run of the same seed; only the seeds both have."""
-    change_before: dict[str, Estimate]
+    change_before: dict[str, Interval]
     """Differences to the baseline over `pairs`; empty without any."""
-    change_after: dict[str, Estimate]
+    change_after: dict[str, Interval]
 
     @property
     def seeds(self) -> list[int]:
         """The seeds of its runs, in rising order."""
         return [run.seed for run in self.runs]
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean and its 95 % Student-t interval.
-
-    >>> round(estimate([1.0, 2.0, 3.0]).half_width, 4)
-    2.4841
-    """
-    mean, _, high = mean_interval(values)
-    return Estimate(mean, high - mean, len(values))
 
 
 def aggregate(folders: Sequence[Path], baseline: str = "ce") -> list[Row]:
@@ -263,7 +184,7 @@ def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
         runs=runs,
         before=_estimates([run.before.metrics for run in runs]),
         after=_estimates([run.after.metrics for run in runs]),
-        temperature=estimate([run.temperature for run in runs]),
+        temperature=mean_interval([run.temperature for run in runs]),
         baseline=baseline,
         pairs=pairs,
         change_before=_changes([(mine.before, theirs.before) for mine, theirs in pairs]),
@@ -271,34 +192,34 @@ def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
     )
 
 
-def _estimates(values: list[dict[str, float]]) -> dict[str, Estimate]:
-    return {m.key: estimate([v[m.key] for v in values]) for m in METRICS}
+def _estimates(values: list[dict[str, float]]) -> dict[str, Interval]:
+    return {m.name: mean_interval([v[m.name] for v in values]) for m in USUAL}
 
 
-def _changes(pairs: list[tuple[Predictions, Predictions]]) -> dict[str, Estimate]:
+def _changes(pairs: list[tuple[Predictions, Predictions]]) -> dict[str, Interval]:
     """Return mine less theirs, by metric; nothing without pairs."""
     if not pairs:
         return {}
-    return _estimates([{m.key: a.metrics[m.key] - b.metrics[m.key] for m in METRICS} for a, b in pairs])
+    return _estimates([{m.name: a.metrics[m.name] - b.metrics[m.name] for m in USUAL} for a, b in pairs])
 
 
-def show_estimate(metric: Metric, value: Estimate) -> str:
+def show_estimate(metric: Metric, value: Interval) -> str:
     """Return `1.52 ± 0.21`, or `1.52` for one seed."""
     if not value.has_interval:
-        return metric.show(value.mean)
-    return f"{metric.show(value.mean)} ± {metric.show(value.half_width)}"
+        return metric.show(value.value)
+    return f"{metric.show(value.value)} ± {metric.show(value.half_width)}"
 
 
-def show_change(metric: Metric, value: Estimate) -> str:
+def show_change(metric: Metric, value: Interval) -> str:
     """Return `−1.70 [−2.10, −1.30]`, or `−1.70` for one shared seed."""
     if not value.has_interval:
-        return metric.show(value.mean, signed=True)
+        return metric.show(value.value, signed=True)
     ends = ", ".join(metric.show(end, signed=True) for end in (value.low, value.high))
-    return f"{metric.show(value.mean, signed=True)} [{ends}]"
+    return f"{metric.show(value.value, signed=True)} [{ends}]"
 
 
 def _header() -> list[str]:
-    before = [f"{m.name}{m.unit}" for m in (ACCURACY, ECE, NLL)]
+    before = [m.title for m in (ACCURACY, ECE, NLL)]
     return ["Method", "Seeds", *before, "T", "ECE % after T", "Δ ECE %"]
 
 
@@ -306,8 +227,8 @@ def _cells(row: Row) -> list[str]:
     return [
         row.name,
         str(len(row.runs)),
-        *(show_estimate(m, row.before[m.key]) for m in (ACCURACY, ECE, NLL)),
-        TEMPERATURE.show(row.temperature.mean),
+        *(show_estimate(m, row.before[m.name]) for m in (ACCURACY, ECE, NLL)),
+        TEMPERATURE.show(row.temperature.value),
         show_estimate(ECE, row.after["ece"]),
         show_change(ECE, row.change_before["ece"]) if row.change_before else "–",
     ]
@@ -402,11 +323,11 @@ def render_csv(rows: Sequence[Row]) -> str:
     return file.getvalue()
 
 
-def _csv_lines(row: Row, scaled: str, values: dict[str, Estimate], changes: dict[str, Estimate]) -> list[list]:
+def _csv_lines(row: Row, scaled: str, values: dict[str, Interval], changes: dict[str, Interval]) -> list[list]:
     seeds = " ".join(map(str, row.seeds))
     lines = []
     for key, value in values.items():
-        line = [row.name, seeds, key, scaled, value.mean, value.low, value.high]
+        line = [row.name, seeds, key, scaled, value.value, value.low, value.high]
         change = changes.get(key)
-        lines.append([*line, *([change.mean, change.low, change.high, change.num] if change else [""] * 4)])
+        lines.append([*line, *([change.value, change.low, change.high, change.num] if change else [""] * 4)])
     return lines

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from semmix.calibration import ece_of_chance
-from semmix.report.tables import ECE, Estimate, Row, percent
+from semmix.calibration import Interval, ece_of_chance
+from semmix.report.tables import ECE, Row, percent
 
 SAME_ACCURACY = 0.005
 """Accuracies whose difference surely stays within half a point are called the same."""
@@ -20,7 +20,7 @@ def headline(rows: Sequence[Row]) -> str:
     if best.baseline is not None:
         # The best of many looks better than it is: say among how many it was chosen.
         return f"Lowest ECE of {len(rows)} rows: {sentence(best)}" if len(rows) > 2 else sentence(best)
-    numbers = f"ECE {percent(best.before['ece'].mean)}, {_seeds(len(best.runs))}"
+    numbers = f"ECE {percent(best.before['ece'].value)}, {_seeds(len(best.runs))}"
     if len(rows) == 1:
         return f"{best.name}: {numbers}."
     return f"No method here is better calibrated than {best.name} ({numbers})."
@@ -37,7 +37,7 @@ def chance(rows: Sequence[Row]) -> str:
 
 
 def _best(rows: Sequence[Row]) -> Row:
-    return min(rows, key=lambda row: row.before["ece"].mean)
+    return min(rows, key=lambda row: row.before["ece"].value)
 
 
 def sentence(row: Row) -> str:
@@ -50,7 +50,7 @@ def sentence_after_scaling(row: Row) -> str:
     return _compare(row, "after", row.change_after)
 
 
-def _compare(row: Row, stage: Literal["before", "after"], changes: Mapping[str, Estimate]) -> str:
+def _compare(row: Row, stage: Literal["before", "after"], changes: Mapping[str, Interval]) -> str:
     assert row.baseline is not None
     name, other_name = row.name, row.baseline.name
     if not changes:
@@ -81,25 +81,25 @@ def _paired_means(row: Row, stage: Literal["before", "after"]) -> tuple[float, f
     return float(mine), float(theirs)
 
 
-def _how_much(mine: float, theirs: float, change: Estimate) -> str:
+def _how_much(mine: float, theirs: float, change: Interval) -> str:
     """Return the ratio of the means in words; the paired difference decides the direction."""
-    word, high, low = ("better", theirs, mine) if change.mean < 0 else ("worse", mine, theirs)
+    word, high, low = ("better", theirs, mine) if change.value < 0 else ("worse", mine, theirs)
     ratio = high / max(low, 1e-9)
     return f"{ratio:.1f} times {word}" if ratio >= 1.1 else f"slightly {word}"
 
 
-def _accuracy(change: Estimate) -> str:
+def _accuracy(change: Interval) -> str:
     if change.excludes_zero:
-        joint, word = ("and", "more") if change.mean > 0 else ("but", "less")
-        return f"{joint} {100 * abs(change.mean):.1f} points {word} accurate"
+        joint, word = ("and", "more") if change.value > 0 else ("but", "less")
+        return f"{joint} {100 * abs(change.value):.1f} points {word} accurate"
     if max(abs(change.low), abs(change.high)) <= SAME_ACCURACY:
         return "at the same accuracy"
     return "with no clear difference in accuracy"
 
 
-def _points(change: Estimate) -> str:
-    mean, low, high = (ECE.show(v, signed=True) for v in (change.mean, change.low, change.high))
-    return f"{mean} points, interval {low} to {high}"
+def _points(change: Interval) -> str:
+    value, low, high = (ECE.show(v, signed=True) for v in (change.value, change.low, change.high))
+    return f"{value} points, interval {low} to {high}"
 
 
 def _seeds(num: int) -> str:
