@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := src tests benchmarks examples
+CODE := src tests benchmarks examples tools
 STAMP := $(VENV)/installed
 
 .PHONY: venv demo test lint docs bench clean
