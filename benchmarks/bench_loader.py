@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from semmix.core.device import describe_environment
+from semmix.core.runtime import Runtime
 from semmix.data import Dataset, load_dataset
 from semmix.training.classifier import TrainConfig, build_network, train_classifier
 
@@ -91,7 +92,7 @@ def run_seconds(data: Dataset, config: TrainConfig, epochs: int) -> float:
     settings = {**vars(config), "epochs": epochs}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        train_classifier(data, TrainConfig(**settings), Path(folder) / "run")
+        train_classifier(data, TrainConfig(**settings), Path(folder) / "run", runtime=Runtime(device="cpu"))
         return time.perf_counter() - start
 
 
@@ -118,7 +119,6 @@ def main() -> None:
         epochs=args.epochs,
         batch_size=args.batch_size,
         pad=1 if args.size < 32 else 4,
-        device="cpu",
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

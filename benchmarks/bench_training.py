@@ -33,6 +33,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from semmix.core.device import describe_environment, pick_device, to_device
+from semmix.core.runtime import Runtime
 from semmix.data import Dataset, Split
 from semmix.methods import method
 from semmix.mixing.labels import mix_labels
@@ -72,10 +73,10 @@ def wait(device: torch.device) -> None:
 class Step:
     """A step of the loop on fixed images, with its optimizer."""
 
-    def __init__(self, data: Dataset, source: MixedSource, config: TrainConfig):
-        device = pick_device(config.device)
+    def __init__(self, data: Dataset, source: MixedSource, config: TrainConfig, runtime: Runtime):
+        device = pick_device(runtime.device)
         torch.manual_seed(0)
-        rule = method(config.method, 10, **config.method_options)
+        rule = method(config.method, 10, **config.options)
         network = to_device(build_network(config.classifier, data), device)
         index = torch.arange(config.batch_size, device=device)
         pixels, labels = data.train.images.to(device)[index], data.train.labels.to(device)
@@ -171,9 +172,9 @@ def clocked(device: torch.device, ready=lambda: None):
         loop.predict_logits, loop.append_stats = predict, append
 
 
-def train(data: Dataset, source: MixedSource, config: TrainConfig, ready=lambda: None) -> Clock:
-    with tempfile.TemporaryDirectory() as folder, clocked(pick_device(config.device), ready) as clock:
-        loop.train_classifier(data, config, Path(folder) / "run", source)
+def train(data: Dataset, source: MixedSource, config: TrainConfig, runtime: Runtime, ready=lambda: None) -> Clock:
+    with tempfile.TemporaryDirectory() as folder, clocked(pick_device(runtime.device), ready) as clock:
+        loop.train_classifier(data, config, Path(folder) / "run", source, runtime)
     return clock
 
 
@@ -182,14 +183,14 @@ def images_per_epoch(data: Dataset, config: TrainConfig) -> int:
     return (1 + method(config.method, 10).num_mixed) * real
 
 
-def compare(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: int) -> None:
+def compare(data: Dataset, source: MixedSource, config: TrainConfig, runtime: Runtime, num_steps: int) -> None:
     """Print the loop's rate beside its peers'."""
-    step = Step(data, source, config)
+    step = Step(data, source, config, runtime)
     name = f"{config.classifier} {config.method}"
     print(f"{name}: compile and capture {step.prepare():.1f} s", flush=True)
     graphs = counters["stats"]["unique_graphs"]
     bare = step.rate(step.captured, num_steps)
-    clock = train(data, source, config)
+    clock = train(data, source, config, runtime)
     begin, end = clock.prepared
     again = counters["stats"]["unique_graphs"] - graphs
     print(f"{name}: the loop's own network {end - begin:.1f} s, {graphs} + {again} graphs compiled")
@@ -198,7 +199,7 @@ def compare(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: 
     without = [begin - end for end, begin in zip(ends, clock.begins[1:], strict=False)]
     whole = [end - begin for begin, end in pairwise(ends)]
     without, whole = statistics.median(without[: len(whole)]), statistics.median(whole)
-    peer = Step(data, source, config)
+    peer = Step(data, source, config, runtime)
     peer.network.to(memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]
     plain = peer.rate(peer.eager, max(num_steps // 5, 1))
     rates = {
@@ -214,9 +215,9 @@ def compare(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: 
     )
 
 
-def profile(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: int = 5) -> None:
+def profile(data: Dataset, source: MixedSource, config: TrainConfig, runtime: Runtime, num_steps: int = 5) -> None:
     """Print which operations the time of a captured step goes to."""
-    step = Step(data, source, config)
+    step = Step(data, source, config, runtime)
     step.prepare()
     step.captured()
     wait(step.device)
@@ -229,9 +230,9 @@ def profile(data: Dataset, source: MixedSource, config: TrainConfig, num_steps: 
     print(table)
 
 
-def curve(data, source, config: TrainConfig, num_steps: int, captures: bool) -> torch.Tensor:
+def curve(data, source, config: TrainConfig, runtime: Runtime, num_steps: int, captures: bool) -> torch.Tensor:
     """Return the loss of each step [num_steps], captured or not, from the same seeds."""
-    step = Step(data, source, config)
+    step = Step(data, source, config, runtime)
     step.gradients.captures &= captures
     memory = {name: tensor.clone() for name, tensor in step.rule.state_dict().items()}
     step.prepare()
@@ -244,11 +245,11 @@ def curve(data, source, config: TrainConfig, num_steps: int, captures: bool) -> 
     return torch.stack(losses).cpu()
 
 
-def compare_curves(data, source, config: TrainConfig, num_steps: int, tolerance: float) -> None:
+def compare_curves(data, source, config: TrainConfig, runtime: Runtime, num_steps: int, tolerance: float) -> None:
     """Print how far the captured curve is from the plain one; exit where it is too far."""
     config = replace(config, lr=0.01)  # at 0.1 a difference in rounding soon grows
-    captured = curve(data, source, config, num_steps, captures=True)
-    plain = curve(data, source, config, num_steps, captures=False)
+    captured = curve(data, source, config, runtime, num_steps, captures=True)
+    plain = curve(data, source, config, runtime, num_steps, captures=False)
     apart = ((captured - plain).abs() / plain.abs()).max().item()
     print(
         f"{config.classifier} {config.method}: loss {plain[0]:.4f} to {plain[-1]:.4f} in "
@@ -260,9 +261,9 @@ def compare_curves(data, source, config: TrainConfig, num_steps: int, tolerance:
 
 def work(args, barrier) -> tuple[float, float, int]:
     """Train beside others; return when all began, when this one was done, and images seen."""
-    data, source, config = setting(args)
+    data, source, config, runtime = setting(args)
     try:
-        clock = train(data, source, config, ready=barrier.wait)
+        clock = train(data, source, config, runtime, ready=barrier.wait)
     except BaseException:
         barrier.abort()
         raise
@@ -290,11 +291,11 @@ def compare_jobs(args) -> None:
     )
 
 
-def setting(args) -> tuple[Dataset, MixedSource, TrainConfig]:
-    config = TrainConfig(method=args.method, classifier=args.classifier, epochs=args.epochs, device=args.device)
+def setting(args) -> tuple[Dataset, MixedSource, TrainConfig, Runtime]:
+    config = TrainConfig(method=args.method, classifier=args.classifier, epochs=args.epochs)
     torch.manual_seed(0)
     data = random_data(args.images, args.size)
-    return data, random_source(data), config
+    return data, random_source(data), config, Runtime(device=args.device)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from semmix.annotation import annotate_mixsets
+from semmix.core.runtime import Runtime
 from semmix.data import load_dataset
 from semmix.diffusion.sampling import MixConfig
 from semmix.mixing.draw import make_mixsets
@@ -30,10 +31,8 @@ def demo(tmp_path_factory) -> Path:
     generator = runpy.run_path(str(EXAMPLES / "own_generator.py"))["MeanDigits"](data.train)
     plan = MixPlan(num_classes=10, num_sets=90, pairs=all_pairs(10))
     store = make_mixsets(generator, plan, MixConfig(num_steps=4), out / "mixsets")
-    config = TrainConfig(
-        method="ce", classifier="small", epochs=10, batch_size=50, lr=0.05, pad=0, flip=False, device="cpu"
-    )
-    run = train_classifier(data, config, out / "run")
+    config = TrainConfig(method="ce", classifier="small", epochs=10, batch_size=50, lr=0.05, pad=0, flip=False)
+    run = train_classifier(data, config, out / "run", runtime=Runtime(device="cpu"))
     encoder = load_encoder(f"classifier:{run}", torch.device("cpu"))
     notes = annotate_mixsets(store, encoder, data.train, data.val, out / "annotation")
     soft_labels = notes.soft_labels("reannotated")

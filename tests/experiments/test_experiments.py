@@ -28,7 +28,7 @@ def test_no_line_of_the_headline_sees_fewer_images_than_csm():
 
 def test_csm_passes_over_the_real_images_forty_times():
     cell = cells("headline")["CSM"]
-    images_per_real = 1 + method("csm", 10, **cell.train.method_options).num_mixed
+    images_per_real = 1 + method("csm", 10, **cell.train.options).num_mixed
     assert cell.train.eq_data
     assert cell.train.epochs / images_per_real >= 40
 
@@ -56,7 +56,7 @@ def test_controls_change_what_they_name():
     assert images_seen(longer) == images_seen(full) == 3 * 120 * (num_train(full) // 128) * 128
     shorter = lines["CE, as many real images as CSM"]
     assert shorter.train == replace(lines["CE"].train, epochs=40)
-    mixed_for_real = lines["CSM"].train.method_options["num_mixed"]
+    mixed_for_real = lines["CSM"].train.options["num_mixed"]
     real = images_seen(lines["CSM"]) / (1 + mixed_for_real)
     assert images_seen(shorter) == pytest.approx(real, rel=0.01)
     twice = lines["CSM, as many passes as RegMixup"]
@@ -67,7 +67,7 @@ def test_controls_change_what_they_name():
         assert len({plain_cell(cell).run_name(0) for cell in pair}) == 1
     ends = lines["CE + generated ends, hard labels"]
     assert (ends.mixing.members, ends.mixing.labels) == (2, "one_hot")
-    assert ends.train.method_options["loss"] == "ce"
+    assert ends.train.options["loss"] == "ce"
     for row in ("CSM, smoothed labels as sharp", "CSM, requested labels as sharp"):
         assert lines[row].mixing.num_sets == lines["CSM"].mixing.num_sets
         assert lines[row].train == lines["CSM"].train
@@ -87,7 +87,7 @@ def test_controls_are_also_made_with_joint_statistics():
     assert len(joint) == 5
     for row in joint:
         usual, changed = lines[row.removesuffix(", joint batch statistics")], lines[row]
-        assert changed.train.method_options["batch_statistics"] == "joint"
+        assert changed.train.options["batch_statistics"] == "joint"
         assert replace(changed.train, options=usual.train.options) == usual.train
         assert changed.mixing == replace(usual.mixing, scale=3.0)
     name = "joint batch statistics"

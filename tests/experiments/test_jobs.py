@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from semmix import SemmixError
+from semmix.core.runtime import Runtime
 from semmix.experiments.jobs import Task, _in_processes, plan_tasks, run_together
 from semmix.experiments.results import PROXIMITY, finished_runs
 from semmix.experiments.running import plain_cell
@@ -16,9 +17,9 @@ from semmix.experiments.table import TableConfig, chosen_cells, run_missing
 
 
 def test_errors_of_a_process_reach_the_user_whole(tmp_path):
-    cells = chosen_cells(TableConfig(name="main", dataset="digits", methods=("ce",), budget="smoke", device="tpu9"))
+    cells = chosen_cells(TableConfig(name="main", dataset="digits", methods=("ce",), budget="smoke"))
     with pytest.raises(SemmixError, match="unknown device") as caught:
-        run_together([(cell, 0) for cell in cells], tmp_path, 2)
+        run_together([(cell, 0) for cell in cells], tmp_path, 2, runtime=Runtime(device="tpu9"))
     assert "use auto, cpu, cuda" in caught.value.fix
 
 

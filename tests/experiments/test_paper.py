@@ -73,7 +73,7 @@ def test_cells_can_be_made(table):
     assert len({cell.name for cell in cells}) == len(cells)
     assert set(TABLES[table].columns) <= set(COLUMNS)
     for cell in cells:
-        method(cell.train.method, training_of(cell.data.dataset).num_classes, **cell.train.method_options)
+        method(cell.train.method, training_of(cell.data.dataset).num_classes, **cell.train.options)
         known = cell.train.classifier in list_classifiers()
         assert known or cell.train.classifier.startswith("timm:")
         assert (cell.mixing is not None) == (cell.train.method == "csm")
@@ -84,12 +84,12 @@ def test_cells_can_be_made(table):
 def test_published_settings():
     tiny = cell_of("main", "tiny-imagenet/resnet50/CSM")
     assert (tiny.train.epochs, tiny.train.batch_size) == (100, 64)
-    assert tiny.train.method_options == {"num_mixed": 1, "protocol": "code"}
+    assert tiny.train.options == {"num_mixed": 1, "protocol": "code"}
     assert tiny.mixing.num_sets * 8 == 318_400
     assert cell_of("main", "cifar10/resnet50/CSM").mixing.num_sets * 8 == 159_840
     assert cell_of("main", "cifar100/resnet50/CSM").mixing.num_sets * 8 == 158_400
     mbls = [cell_of("main", f"{d}/resnet50/MbLS") for d in ("cifar10", "tiny-imagenet")]
-    assert [cell.train.method_options["margin"] for cell in mbls] == [6.0, 10.0]
+    assert [cell.train.options["margin"] for cell in mbls] == [6.0, 10.0]
     assert [cell.train.eq_data for cell in plan_table("eq_data")] == [False] * 5 + [True]
 
 
@@ -97,7 +97,7 @@ def test_paper_and_code_are_one_switch():
     name = "cifar10/resnet50/CSM"
     paper, code = (cell_of("main", name, protocol=PROTOCOLS[p]) for p in ("paper", "code"))
     assert (paper.data.protocol, code.data.protocol) == ("paper", "code")
-    assert paper.train.method_options["protocol"] == "paper"
+    assert paper.train.options["protocol"] == "paper"
     assert paper.digest != code.digest
     assert (num_train(paper), num_train(code)) == (50_000, 45_000)
 
@@ -127,7 +127,7 @@ def test_tables_share_trainings():
 
 def test_where_and_how_often_it_runs_does_not_change_a_training():
     cell = cell_of("main", "cifar10/resnet50/CSM")
-    here = replace(cell, seeds=9, train=replace(cell.train, device="cpu", checkpoint_seconds=1.0))
+    here = replace(cell, seeds=9, data=replace(cell.data, root=Path("elsewhere")))
     assert here.digest == cell.digest
     assert within(cell, "short").digest != cell.digest
 
@@ -144,32 +144,32 @@ def test_images_seen_count_what_passes_through_the_network():
 
 def test_cost_counts_what_cells_share_once():
     """The ablation's six CSM cells learn from the same sets; s = 2 to 6 need no other labels."""
-    setting = Setting(device="cpu")
+    setting = Setting()
     ce, csm = (plan_table("main", "digits", setting)[k] for k in (0, -1))
-    plain = cost_of([(ce, 3)])
+    plain = cost_of([(ce, 3)], "cpu")
     assert (plain.num_runs, plain.mixed_images, plain.mixing_hours) == (3, 0, 0)
     assert "mixed" not in str(plain)
-    one, two = cost_of([(csm, 1)]), cost_of([(csm, 2)])
+    one, two = cost_of([(csm, 1)], "cpu"), cost_of([(csm, 2)], "cpu")
     assert one.mixed_images == two.mixed_images == 900 * 8
     assert one.mixing_hours == two.mixing_hours > 0
     assert two.hours == pytest.approx(2 * one.hours)
     for table in ("ablation", "scale"):
         cells = [(cell, 1) for cell in plan_table(table, "digits", setting)]
-        assert cost_of(cells).mixing_hours == pytest.approx(one.mixing_hours)
-    assert cost_of([(csm, 0)]).mixed_images == 0
+        assert cost_of(cells, "cpu").mixing_hours == pytest.approx(one.mixing_hours)
+    assert cost_of([(csm, 0)], "cpu").mixed_images == 0
 
 
 def test_mixing_costs_training_drawing_and_annotating():
     """Times are measured once and kept, so that sums of them can be checked."""
-    csm = plan_table("main", "digits", Setting(device="cpu"))[-1]
+    csm = plan_table("main", "digits", Setting())[-1]
     mixing, train = csm.mixing, csm.train
-    learning = denoising_seconds(csm, mixing.training.batch_size, learns=True)
-    drawing = denoising_seconds(csm, mixing.sampler.batch_size, learns=False)
+    learning = denoising_seconds(csm, mixing.training.batch_size, "cpu", learns=True)
+    drawing = denoising_seconds(csm, mixing.sampler.batch_size, "cpu", learns=False)
     task = (train.classifier, "digits", train.batch_size, "cpu")
     looking = seconds_per_image(*task, learns=False)
     for solver, evaluations in (("heun", 9), ("dpmpp_2m", 5)):
         sampler = replace(mixing.sampler, solver=solver, num_steps=5)
-        cost = cost_of([(replace(csm, mixing=replace(mixing, sampler=sampler)), 2)])
+        cost = cost_of([(replace(csm, mixing=replace(mixing, sampler=sampler)), 2)], "cpu")
         seconds = mixing.training.num_images * learning + 7200 * evaluations * drawing
         seconds += (7200 + num_train(csm)) * looking
         assert cost.mixing_hours == pytest.approx(seconds / 3600)
@@ -178,18 +178,18 @@ def test_mixing_costs_training_drawing_and_annotating():
 
 
 def test_cost_says_what_it_cannot_know():
-    setting = Setting(device="cpu", encoder="clip:somewhere")
+    setting = Setting(encoder="clip:somewhere")
     csm = plan_table("main", "digits", setting)[-1]
-    cost = cost_of([(csm, 1)])
+    cost = cost_of([(csm, 1)], "cpu")
     assert cost.left_out == ("clip:somewhere",)
     assert "annotating by clip:somewhere not counted" in str(cost)
 
 
 def test_cost_takes_a_generator_s_minutes_as_they_are_given():
-    csm = plan_table("main", "digits", Setting(device="cpu"))[-1]
+    csm = plan_table("main", "digits", Setting())[-1]
     trainings = (replace(csm.mixing.training, minutes=minutes) for minutes in (30.0, 60.0))
     cells = [replace(csm, mixing=replace(csm.mixing, training=t)) for t in trainings]
-    half, whole = (cost_of([(cell, 1)]).mixing_hours for cell in cells)
+    half, whole = (cost_of([(cell, 1)], "cpu").mixing_hours for cell in cells)
     assert half > 0.5
     assert whole - half == pytest.approx(0.5)
 

@@ -20,6 +20,7 @@ from semmix.calibration import (
 )
 from semmix.core.artifact import FORMAT
 from semmix.core.files import read_named_tensors, write_json, write_tensors
+from semmix.core.settings import plain
 from semmix.experiments.catalog import plan_table
 from semmix.experiments.protocols import PROTOCOLS
 from semmix.experiments.results import PROXIMITY, TTA, finished_runs, measure_run
@@ -32,7 +33,7 @@ CE, CSM = CELLS["CE"], CELLS["CSM"]
 
 def write_run(folder, cell, seed, finished=True, **inputs):
     """Write the manifest of a run as training leaves it."""
-    config = {**cell.train.to_json(), "seed": seed}
+    config = {**plain(cell.train), "seed": seed}
     inputs = {"config": config, "dataset": cell.data.dataset, **inputs}
     path = folder / cell.run_name(seed)
     path.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ def test_finished_runs_come_in_the_order_of_their_seeds(tmp_path):
 def test_runs_that_are_not_what_their_name_says_are_refused(tmp_path):
     mixed = {"labels": CSM.mixing.labels, "scale": CSM.mixing.scale}
     other_data = {"dataset": "cifar10"}
-    other_seed = {"config": {**CE.train.to_json(), "seed": 7}}
+    other_seed = {"config": {**plain(CE.train), "seed": 7}}
     for cell, inputs in [
         (CE, other_data),
         (CE, other_seed),
@@ -155,7 +156,7 @@ def test_an_encoder_of_our_own_is_a_plain_run_on_the_same_images():
     assert plain.data == cell.data
     assert plain.mixing is None
     assert (plain.measure, plain.times_encoder, plain.seeds) == ("plain", 1, 1)
-    assert (plain.train.method, plain.train.options, plain.train.epochs) == ("ce", (), 3)
+    assert (plain.train.method, plain.train.options, plain.train.epochs) == ("ce", {}, 3)
     assert not plain.train.eq_data
     assert not plain.train.allow_leak
     assert plain_cell(replace(cell, times_encoder=9)).train.epochs == 1

@@ -174,28 +174,28 @@ def test_options_of_csm_make_the_runs_of_a_line_that_sets_them():
     """They count in lines of csm that do not set them, and the command to fill a cell has them."""
     config = TableConfig(name="controls", scale=5.0)
     lines = {cell.row: cell for cell in chosen_cells(config)}
-    joint = replace(config, options=("batch_statistics=joint",))
+    joint = replace(config, options={"batch_statistics": "joint"})
     asked = {cell.row: cell for cell in chosen_cells(joint)}
     assert asked["CSM in full"].run_name(0) == lines["CSM in full, joint batch statistics"].run_name(0)
     assert asked["CE"].run_name(0) == lines["CE"].run_name(0)
     hard = "CE + generated ends, hard labels"
-    assert asked[hard].train.method_options == {**lines[hard].train.method_options, "batch_statistics": "joint"}
+    assert asked[hard].train.options == {**lines[hard].train.options, "batch_statistics": "joint"}
     assert "--options batch_statistics=joint" in command_for(asked["CSM"], joint)
-    losses = TableConfig(name="variants", options=("loss=focal",))
-    chosen = {cell.row: cell.train.method_options["loss"] for cell in chosen_cells(losses)}
+    losses = TableConfig(name="variants", options={"loss": "focal"})
+    chosen = {cell.row: cell.train.options["loss"] for cell in chosen_cells(losses)}
     assert (chosen["CE on soft labels"], chosen["CSM"]) == ("ce", "focal")
     with pytest.raises(SemmixError, match="statistic"):
-        TableConfig(name="main", options=("statistics=joint",))
+        TableConfig(name="main", options={"statistics": "joint"})
 
 
 def test_a_default_that_is_written_out_makes_no_other_run():
     plain = TableConfig(name="variants")
-    spelt = replace(plain, options=("batch_statistics=both", "weight=1", "num_mixed=2"))
+    spelt = replace(plain, options={"batch_statistics": "both", "weight": 1, "num_mixed": 2})
     names = [[cell.run_name(0) for cell in chosen_cells(config)] for config in (plain, spelt)]
     assert names[0] == names[1]
     # One mixed image is what Tiny-ImageNet has published, two are the method's own default.
     tiny = TableConfig(name="main", dataset="tiny-imagenet", methods=("csm",))
-    asked = [replace(tiny, options=(f"num_mixed={num}",)) for num in (1, 2)]
+    asked = [replace(tiny, options={"num_mixed": num}) for num in (1, 2)]
     published, one, two = (chosen_cells(config)[0].run_name(0) for config in (tiny, *asked))
     assert published == one != two
 
@@ -499,7 +499,7 @@ def test_test_time_methods_and_hours(made):
 
 @pytest.mark.parametrize("leaking", [False, True])
 def test_a_generator_of_the_whole_set_is_marked_as_a_leak(made, leaking):
-    build = CellBuilder("long_tailed", "digits", "small", Setting(device="cpu"))
+    build = CellBuilder("long_tailed", "digits", "small", Setting())
     cell = build.cell("CSM", "csm", imbalance=2.0, leaking=leaking)
     run = run_cell(within(cell, "smoke"), 0, made[0])
     assert json.loads((run / "config.json").read_text())["leak"] == leaking
@@ -515,7 +515,7 @@ def test_foreign_images_are_scored(made, tmp_path):
         Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
     run = tmp_path / "runs" / cell.run_name(0)
     shutil.copytree(run_cell(cell, 0, made[0]), run)
-    write_extra(replace(cell, measure=f"ood:{tmp_path / 'noise'}"), run, load_data(cell.data))
+    write_extra(replace(cell, measure=f"ood:{tmp_path / 'noise'}"), run, load_data(cell.data), "cpu")
     cell = replace(cell, measure="ood:noise")
     assert finished_runs(cell, tmp_path / "runs") == [run]
     numbers = measure_run(run, cell, PROTOCOLS["semmix"])

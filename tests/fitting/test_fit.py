@@ -34,14 +34,12 @@ SMALL = [
     "20",
     "--generator.num-images",
     "1280",
-    "--generator.checkpoint-seconds",
+    "--checkpoint-seconds",
     "0",
     "--sampler.num-steps",
     "4",
     "--train.epochs",
     "4",
-    "--train.checkpoint-seconds",
-    "0",
 ]
 
 # What exists when a stage has begun, or is half done.
@@ -185,7 +183,7 @@ QUICK = [
     "512",
     "--generator.batch-size",
     "32",
-    "--generator.checkpoint-seconds",
+    "--checkpoint-seconds",
     "0",
     "--train.classifier",
     "small",

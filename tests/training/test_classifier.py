@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,23 +17,22 @@ from safetensors.torch import load_file
 from semmix import SemmixError
 from semmix.calibration import TemperatureScaler, summary
 from semmix.cli.main import main
+from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
+from semmix.core.settings import plain
 from semmix.data import Split
 from semmix.methods import list_methods
 from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
 from semmix.training.batches import crop_and_flip
 from semmix.training.checkpoint import load_checkpoint
-from semmix.training.classifier import (
-    TrainConfig,
-    build_network,
-    make_batch,
-    predict_logits,
-    train_classifier,
-    unsure_words,
-)
+from semmix.training.classifier import TrainConfig, build_network, make_batch, predict_logits, unsure_words
 
-SMALL = TrainConfig(method="ce", classifier="small", epochs=3, batch_size=20, lr=0.05, pad=1, flip=False, device="cpu")
+SMALL = TrainConfig(method="ce", classifier="small", epochs=3, batch_size=20, lr=0.05, pad=1, flip=False)
+CPU = Runtime(device="cpu")
+train_classifier = partial(loop.train_classifier, runtime=CPU)
+train_and_save = partial(loop.train_classifier, runtime=replace(CPU, checkpoint_seconds=0))
+train_rarely_saving = partial(loop.train_classifier, runtime=replace(CPU, checkpoint_seconds=1e9))
 LAST_FILES = {
     "config.json",
     "env.json",
@@ -179,7 +179,7 @@ def test_mixed_images_are_drawn_and_augmented_after_the_real_ones(toy_data, toy_
 
 
 def test_the_defaults_are_the_published_recipe():
-    assert TrainConfig().to_json() == {
+    assert plain(TrainConfig()) == {
         "method": "csm",
         "options": {},
         "classifier": "resnet18",
@@ -198,9 +198,9 @@ def test_the_defaults_are_the_published_recipe():
     }
 
 
-def test_a_network_to_start_from_is_named_without_its_folder():
-    here, there = (TrainConfig(init=f"{folder}/mine").to_json() for folder in ("here", "there"))
-    assert here == there == {**TrainConfig().to_json(), "classifier": "mine"}
+def test_permissions_and_the_network_to_start_from_name_no_run():
+    given = TrainConfig(init="here/mine", init_mean=(0.5,), init_std=(2.0,), allow_leak=True)
+    assert plain(given) == plain(TrainConfig())
 
 
 def test_a_second_process_in_the_folder_is_refused(tmp_path, toy_data, monkeypatch):
@@ -234,7 +234,7 @@ def test_real_images_alone_can_teach_the_statistics(tmp_path, toy_data, toy_sour
     source = replace(toy_source, images=sets)
     tensors, away = {}, {}
     for kind in ("both", "real"):
-        options = (f"batch_statistics={kind}",)
+        options = {"batch_statistics": kind}
         config = replace(SMALL, method="csm", epochs=12, lr=1e-4, pad=0, options=options)
         run = train_classifier(toy_data, config, tmp_path / kind, source)
         tensors[kind] = load_file(run / "weights.safetensors")
@@ -264,14 +264,14 @@ def test_same_seed_same_run_other_seed_other_run(tmp_path, toy_data):
 @pytest.mark.parametrize("name", ["ce", "csm", "crl", "cals"])
 @pytest.mark.parametrize("select", ["last", "best"])
 def test_stopped_run_goes_on_to_the_same_weights(tmp_path, toy_data, toy_source, monkeypatch, name, select):
-    config = replace(SMALL, method=name, select=select, checkpoint_seconds=0)
-    whole = train_classifier(toy_data, config, tmp_path / "whole", toy_source)
+    config = replace(SMALL, method=name, select=select)
+    whole = train_and_save(toy_data, config, tmp_path / "whole", toy_source)
     for stop_at in (2, 5, 7):  # steps, three to an epoch
         _stop_after(monkeypatch, stop_at)
         with pytest.raises(KeyboardInterrupt):
-            train_classifier(toy_data, config, tmp_path / "stopped", toy_source)
+            train_and_save(toy_data, config, tmp_path / "stopped", toy_source)
         monkeypatch.undo()
-    stopped = train_classifier(toy_data, config, tmp_path / "stopped", toy_source)
+    stopped = train_and_save(toy_data, config, tmp_path / "stopped", toy_source)
     assert same_weights(whole, stopped)
     assert (whole / "stats.jsonl").read_text() == (stopped / "stats.jsonl").read_text()
     assert (whole / "metrics.json").read_text() == (stopped / "metrics.json").read_text()
@@ -279,24 +279,24 @@ def test_stopped_run_goes_on_to_the_same_weights(tmp_path, toy_data, toy_source,
 
 def test_stats_after_the_last_checkpoint_are_written_once(tmp_path, toy_data, stopped_past_its_checkpoint):
     """The second line, of step 6, comes again."""
-    config = replace(SMALL, checkpoint_seconds=0)
-    whole = train_classifier(toy_data, config, tmp_path / "whole")
+    config = replace(SMALL)
+    whole = train_and_save(toy_data, config, tmp_path / "whole")
     with stopped_past_its_checkpoint(loop):
-        train_classifier(toy_data, config, tmp_path / "stopped")
-    stopped = train_classifier(toy_data, config, tmp_path / "stopped")
+        train_and_save(toy_data, config, tmp_path / "stopped")
+    stopped = train_and_save(toy_data, config, tmp_path / "stopped")
     assert same_weights(whole, stopped)
     assert (whole / "stats.jsonl").read_bytes() == (stopped / "stats.jsonl").read_bytes()
 
 
 def test_run_without_momentum_goes_on_to_the_same_weights(tmp_path, toy_data, monkeypatch):
     """Its optimizer has no memory, so a checkpoint holds none."""
-    config = replace(SMALL, momentum=0.0, checkpoint_seconds=0)
-    whole = train_classifier(toy_data, config, tmp_path / "whole")
+    config = replace(SMALL, momentum=0.0)
+    whole = train_and_save(toy_data, config, tmp_path / "whole")
     _stop_after(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):
-        train_classifier(toy_data, config, tmp_path / "stopped")
+        train_and_save(toy_data, config, tmp_path / "stopped")
     monkeypatch.undo()
-    assert same_weights(whole, train_classifier(toy_data, config, tmp_path / "stopped"))
+    assert same_weights(whole, train_and_save(toy_data, config, tmp_path / "stopped"))
 
 
 def _stop_after(monkeypatch, step: int) -> None:
@@ -314,16 +314,16 @@ def _stop_after(monkeypatch, step: int) -> None:
 @pytest.mark.parametrize("name", ["ce", "csm", "crl", "cals"])
 def test_ctrl_c_within_a_step_loses_nothing(tmp_path, toy_data, toy_source, monkeypatch, name):
     """No checkpoint is due: the one of Ctrl-C, after the step it came in, is all there is."""
-    config = replace(SMALL, method=name, select="best", checkpoint_seconds=1e9)
-    whole = train_classifier(toy_data, config, tmp_path / "whole", toy_source)
+    config = replace(SMALL, method=name, select="best")
+    whole = train_rarely_saving(toy_data, config, tmp_path / "whole", toy_source)
     out = tmp_path / "stopped"
     for stop_at in (2, 6, 9):  # steps, three to an epoch, nine in all
         _press_ctrl_c_in(monkeypatch, stop_at)
         with pytest.raises(KeyboardInterrupt):
-            train_classifier(toy_data, config, out, toy_source)
+            train_rarely_saving(toy_data, config, out, toy_source)
         monkeypatch.undo()
         assert load_checkpoint(out / "checkpoint.safetensors")[1] == {"step": stop_at}
-    train_classifier(toy_data, config, out, toy_source)
+    train_rarely_saving(toy_data, config, out, toy_source)
     assert same_weights(whole, out)
     for file in ("stats.jsonl", "metrics.json"):
         assert (whole / file).read_text() == (out / file).read_text()
@@ -343,15 +343,15 @@ def _press_ctrl_c_in(monkeypatch, step: int) -> None:
 
 def test_run_killed_ten_times_ends_with_the_same_weights(tmp_path, toy_data):
     """kill -9, at whatever step it happens to be."""
-    config = replace(SMALL, epochs=60, checkpoint_seconds=0)
-    whole = train_classifier(toy_data, config, tmp_path / "whole")
+    config = replace(SMALL, epochs=60)
+    whole = train_and_save(toy_data, config, tmp_path / "whole")
     processes = multiprocessing.get_context("forkserver")
     # Imported once instead of ten times (optimizers load dynamo when first used).
     processes.set_forkserver_preload(["semmix.training.classifier", "torch._dynamo"])
     moments = random.Random(0)
     out = tmp_path / "killed"
     for _ in range(10):
-        process = processes.Process(target=train_classifier, args=(toy_data, config, out))
+        process = processes.Process(target=train_and_save, args=(toy_data, config, out))
         before = _written(out / "checkpoint.safetensors")
         process.start()
         while process.is_alive() and _written(out / "checkpoint.safetensors") == before:
@@ -360,7 +360,7 @@ def test_run_killed_ten_times_ends_with_the_same_weights(tmp_path, toy_data):
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the run was over before it was killed"
-    train_classifier(toy_data, config, out)
+    train_and_save(toy_data, config, out)
     assert same_weights(whole, out)
     assert (whole / "stats.jsonl").read_text() == (out / "stats.jsonl").read_text()
 
@@ -373,7 +373,7 @@ def _written(path) -> int | None:
 def test_finished_run_is_not_done_again(tmp_path, toy_data):
     out = train_classifier(toy_data, SMALL, tmp_path / "run")
     before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
-    train_classifier(toy_data, replace(SMALL, device="auto"), out)
+    loop.train_classifier(toy_data, SMALL, out, runtime=Runtime(checkpoint_seconds=1.0))
     assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
     with pytest.raises(SemmixError, match="made from other inputs"):
         train_classifier(toy_data, replace(SMALL, lr=0.1), out)
@@ -387,9 +387,9 @@ def test_a_run_killed_at_its_very_end_leaves_no_checkpoint(tmp_path, toy_data):
 
 
 def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, toy_data):
-    config = replace(SMALL, lr=1e30, clip_norm=1e30, epochs=20, checkpoint_seconds=0)
+    config = replace(SMALL, lr=1e30, clip_norm=1e30, epochs=20)
     with pytest.raises(SemmixError, match="diverged"):
-        train_classifier(toy_data, config, tmp_path / "run")
+        train_and_save(toy_data, config, tmp_path / "run")
     saved = load_file(tmp_path / "run" / "checkpoint.safetensors")
     assert all(t.isfinite().all() for k, t in saved.items() if k.startswith(("epoch/", "network/")))
 
@@ -514,7 +514,7 @@ def test_a_run_belongs_to_the_sets_it_learned_from(tmp_path, toy_data, toy_sourc
     out = train_classifier(toy_data, config, tmp_path / "csm", toy_source)
     inputs = json.loads((out / "config.json").read_text())["inputs"]
     assert inputs == {
-        "config": config.to_json(),
+        "config": plain(config),
         "dataset": "toy",
         "train": toy_data.train.digest,
         "val": toy_data.val.digest,
@@ -588,15 +588,8 @@ def test_options_without_effect_are_refused(capsys, tmp_path, words, answer):
     assert not out.exists()
 
 
-@pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("False", False)])
-def test_truth_is_written_as_in_json_or_in_python(text, value):
-    config = TrainConfig(method="whole:Whole", options=(f"twice={text}",))
-    assert config.method_options == {"twice": value}
-
-
 def test_options_reach_the_method(tmp_path, toy_data):
-    config = replace(SMALL, method="ls", options=("alpha=0.2",))
-    assert config.method_options == {"alpha": 0.2}
+    config = replace(SMALL, method="ls", options={"alpha": 0.2})
     out = train_classifier(toy_data, config, tmp_path / "run")
     settings = json.loads((out / "config.json").read_text())["inputs"]["config"]
     assert settings["options"] == {"alpha": 0.2}
@@ -609,15 +602,12 @@ def test_options_reach_the_method(tmp_path, toy_data):
         ({"schedule": "cos"}, "cosine"),
         ({"select": "lest"}, "best"),
         ({"epochs": 0}, "nothing to train"),
-        ({"options": ("alpha",)}, "name=value"),
-        ({"method": "ls", "options": ("alfa=1",)}, "did you mean 'alpha'"),
-        ({"method": "ls", "options": ("alpha=foo",)}, "alpha must be a number"),
-        ({"method": "fl", "options": ("gamma=NaN",)}, "gamma must be a number: nan"),
-        ({"method": "mixup", "options": ("alpha=Infinity",)}, "alpha must be a number: inf"),
-        ({"method": "ls", "options": ("alpha=0.1", "alpha=0.2")}, "given twice: alpha=0.1 alpha"),
+        ({"method": "ls", "options": {"alfa": 1}}, "did you mean 'alpha'"),
+        ({"method": "ls", "options": {"alpha": "foo"}}, "alpha must be a number"),
+        ({"method": "fl", "options": {"gamma": math.nan}}, "gamma must be a number: nan"),
+        ({"method": "mixup", "options": {"alpha": math.inf}}, "alpha must be a number: inf"),
         ({"classifier": "resnet19"}, "did you mean 'resnet18'"),
         ({"init": "nowhere"}, "nowhere"),
-        ({"device": "tpu9"}, "unknown device"),
         ({"lr": -1.0}, "lr must be positive"),
         ({"clip_norm": 0.0}, "clip_norm must be positive"),
         ({"momentum": -1.0}, "momentum must be a share"),
@@ -628,4 +618,10 @@ def test_options_reach_the_method(tmp_path, toy_data):
 def test_mistakes_are_explained_and_claim_no_folder(tmp_path, toy_data, changes, words):
     with pytest.raises(SemmixError, match=words):
         train_classifier(toy_data, replace(SMALL, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_device_claims_no_folder(tmp_path, toy_data):
+    with pytest.raises(SemmixError, match="unknown device"):
+        loop.train_classifier(toy_data, SMALL, tmp_path / "run", runtime=Runtime(device="tpu9"))
     assert not (tmp_path / "run").exists()

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from semmix import SemmixError
+from semmix.core.runtime import Runtime
 from semmix.data import load_dataset
 from semmix.training import classifier as loop
 from semmix.training import distributed
-from semmix.training.classifier import TrainConfig, build_network, train_classifier
+from semmix.training.classifier import TrainConfig, build_network
 from semmix.training.distributed import own_draws, shared_forward
 
+train_classifier = partial(loop.train_classifier, runtime=Runtime(device="cpu"))
 CONFIG = TrainConfig(
     method="ce",
     classifier="small",
@@ -26,7 +29,6 @@ CONFIG = TrainConfig(
     batch_size=20,
     lr=0.05,
     pad=1,
-    device="cpu",
     clip_norm=1e9,  # clipping would hide a wrong scale
 )
 # Methods that draw in a step, compare images of a batch, remember, or learn from validation.

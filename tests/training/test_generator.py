@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 from statistics import NormalDist
 
@@ -20,7 +20,9 @@ from safetensors.torch import load_file
 from semmix.cli.main import main
 from semmix.core.device import to_device
 from semmix.core.errors import SemmixError
+from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
+from semmix.core.settings import plain
 from semmix.diffusion import load_generator
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser
 from semmix.training import generator as loop
@@ -30,9 +32,7 @@ from semmix.training.generator import GeneratorConfig, train_generator
 NETWORK = EDMConfig(
     resolution=4, channels=1, num_classes=2, model_channels=8, channel_mult=(1, 1), num_blocks=1, attn_resolutions=(2,)
 )
-CONFIG = GeneratorConfig(
-    network=NETWORK, num_images=160, batch_size=8, device="cpu", num_grids=2, flip=True, label_dropout=0.1
-)
+CONFIG = GeneratorConfig(network=NETWORK, num_images=160, batch_size=8, num_grids=2, flip=True, label_dropout=0.1)
 
 
 def toy_data(num=40):
@@ -44,9 +44,13 @@ def toy_data(num=40):
     return images, labels
 
 
-def train(out, config=CONFIG, **more):
+CPU = Runtime(device="cpu")
+EVERY_STEP = replace(CPU, checkpoint_seconds=0)
+
+
+def train(out, config=CONFIG, runtime=CPU, **more):
     images, labels = toy_data()
-    return train_generator(images, labels, 2, "split", config, out, **more)
+    return train_generator(images, labels, 2, "split", config, out, runtime=runtime, **more)
 
 
 def contents(folder):
@@ -149,24 +153,22 @@ def test_half_of_the_images_are_mirrored_where_asked_for():
 
 
 def test_the_defaults_name_the_generators_made_with_them():
-    settings = asdict(GeneratorConfig())
-    assert {name: settings[name] for name in settings if name != "device"} == {
+    assert plain(GeneratorConfig(init="anywhere")) == {
         "network": "compact32",
         "init": None,
         "num_images": 10_000_000,
         "minutes": None,
         "batch_size": 512,
         "lr": 1e-3,
-        "betas": (0.9, 0.999),
+        "betas": [0.9, 0.999],
         "warmup": 0.03,
         "decay": 0.35,
-        "ema_lengths": (0.1, 0.05, 0.15),
+        "ema_lengths": [0.1, 0.05, 0.15],
         "label_dropout": 0.0,
         "flip": False,
         "noise_mean": -1.2,
         "noise_std": 1.2,
         "seed": 0,
-        "checkpoint_seconds": 120.0,
         "num_grids": 4,
         "weights_dtype": "float32",
     }
@@ -203,11 +205,10 @@ def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, st
         if header["step"] == stop_after:
             raise Stop
 
-    every_step = replace(CONFIG, checkpoint_seconds=0)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", cut)
         with pytest.raises(Stop):
-            train(tmp_path, every_step, held_out=toy_data(20))
+            train(tmp_path, runtime=EVERY_STEP, held_out=toy_data(20))
     assert not json.loads((tmp_path / "generator.json").read_text())["finished"]
     with pytest.raises(SemmixError, match="not finished"):
         load_generator(tmp_path, "cpu")
@@ -217,8 +218,8 @@ def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, st
 
 def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "NUM_STATS", 2)
-    config = replace(CONFIG, num_images=80, checkpoint_seconds=0, num_grids=1)  # five steps to a line
-    expected = contents(train(tmp_path / "whole", config))
+    config = replace(CONFIG, num_images=80, num_grids=1)  # five steps to a line
+    expected = contents(train(tmp_path / "whole", config, EVERY_STEP))
 
     def cut(path, groups, header, save=loop.save_checkpoint):
         save(path, groups, header)
@@ -228,13 +229,13 @@ def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", cut)
         with pytest.raises(Stop):
-            train(tmp_path / "stopped", config)
-    assert contents(train(tmp_path / "stopped", config)) == expected
+            train(tmp_path / "stopped", config, EVERY_STEP)
+    assert contents(train(tmp_path / "stopped", config, EVERY_STEP)) == expected
 
 
 def test_stats_after_the_last_checkpoint_are_written_once(trained, tmp_path, stopped_past_its_checkpoint):
     with stopped_past_its_checkpoint(loop):
-        train(tmp_path, replace(CONFIG, checkpoint_seconds=0), held_out=toy_data(20))
+        train(tmp_path, runtime=EVERY_STEP, held_out=toy_data(20))
     assert contents(train(tmp_path, held_out=toy_data(20))) == contents(trained)
 
 
@@ -261,10 +262,10 @@ def test_ctrl_c_within_a_step_loses_nothing(trained, tmp_path, monkeypatch, stop
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-from test_generator import CONFIG, replace, train
+from test_generator import CONFIG, EVERY_STEP, replace, train
 torch.set_num_threads(int(sys.argv[4]))  # bytes depend on it
-config = replace(CONFIG, num_images=int(sys.argv[3]), checkpoint_seconds=0, flip=False)
-train(sys.argv[2], config)
+config = replace(CONFIG, num_images=int(sys.argv[3]), flip=False)
+train(sys.argv[2], config, EVERY_STEP)
 """
 
 

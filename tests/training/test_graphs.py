@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from semmix.core.runtime import Runtime
 from semmix.networks import classifier
 from semmix.training import classifier as loop
-from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.classifier import TrainConfig
 from semmix.training.graphs import CapturedStep, compiled
 
 
@@ -46,9 +47,11 @@ def test_a_second_run_compiles_nothing(tmp_path, toy_data, toy_source, monkeypat
     torch._dynamo.reset()
     counter = CompileCounter()
     monkeypatch.setattr(loop, "_forward", lambda net, device: compiled(net, backend=counter))
-    config = TrainConfig(method="csm", classifier="small", epochs=2, batch_size=20, device="cpu")
+    config = TrainConfig(method="csm", classifier="small", epochs=2, batch_size=20)
     for seed in range(2):
-        train_classifier(toy_data, replace(config, seed=seed), tmp_path / str(seed), toy_source)
+        loop.train_classifier(
+            toy_data, replace(config, seed=seed), tmp_path / str(seed), toy_source, Runtime(device="cpu")
+        )
     assert counter.frame_count == 2  # real and mixed images
 
 

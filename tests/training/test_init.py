@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from safetensors.torch import load_file
 
 from semmix import SemmixError
 from semmix.cli.main import main
+from semmix.core.runtime import Runtime
 from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
-from semmix.training.classifier import TrainConfig, predict_logits, train_classifier
+from semmix.training.classifier import TrainConfig, predict_logits
 
 CODE = """
 import torch
@@ -61,9 +63,10 @@ class Tuple(Net):
 
 ready = Net()
 """
-CONFIG = TrainConfig(
-    method="ce", epochs=2, batch_size=20, lr=0.01, pad=0, flip=False, device="cpu", init="mynets:pretrained"
-)
+CPU = Runtime(device="cpu")
+train_classifier = partial(loop.train_classifier, runtime=CPU)
+train_and_save = partial(loop.train_classifier, runtime=replace(CPU, checkpoint_seconds=0))
+CONFIG = TrainConfig(method="ce", epochs=2, batch_size=20, lr=0.01, pad=0, flip=False, init="mynets:pretrained")
 
 
 @pytest.fixture
@@ -163,8 +166,8 @@ def test_a_run_goes_on_where_another_ended(tmp_path, toy_data):
 
 
 def test_an_interrupted_fine_tuning_ends_the_same(program, tmp_path, toy_data, monkeypatch):
-    config = replace(CONFIG, init=str(program), checkpoint_seconds=0)
-    whole = train_classifier(toy_data, config, tmp_path / "whole")
+    config = replace(CONFIG, init=str(program))
+    whole = train_and_save(toy_data, config, tmp_path / "whole")
     save = loop.save_checkpoint
 
     def save_and_stop(path, groups, header):
@@ -174,9 +177,9 @@ def test_an_interrupted_fine_tuning_ends_the_same(program, tmp_path, toy_data, m
 
     monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
     with pytest.raises(KeyboardInterrupt):
-        train_classifier(toy_data, config, tmp_path / "stopped")
+        train_and_save(toy_data, config, tmp_path / "stopped")
     monkeypatch.setattr(loop, "save_checkpoint", save)
-    stopped = train_classifier(toy_data, config, tmp_path / "stopped")
+    stopped = train_and_save(toy_data, config, tmp_path / "stopped")
     name = "weights.safetensors"
     assert (whole / name).read_bytes() == (stopped / name).read_bytes()
 

@@ -1,28 +1,21 @@
 """Images in memory and images in files train the same network."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from semmix.core.runtime import Runtime
 from semmix.data import load_dataset
 from semmix.data.streamed import StreamedImages
 from semmix.training import classifier as loop
-from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.classifier import TrainConfig
 from semmix.training.streaming import read_batches
 
-CONFIG = TrainConfig(
-    method="csm",
-    classifier="small",
-    epochs=3,
-    batch_size=16,
-    lr=0.05,
-    pad=1,
-    device="cpu",
-    checkpoint_seconds=0,
-    allow_leak=True,
-)
+train_classifier = partial(loop.train_classifier, runtime=Runtime(device="cpu", checkpoint_seconds=0))
+CONFIG = TrainConfig(method="csm", classifier="small", epochs=3, batch_size=16, lr=0.05, pad=1, allow_leak=True)
 
 
 @pytest.fixture

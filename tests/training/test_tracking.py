@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from semmix.core.runtime import Runtime
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.tracking import tensorboard
 
@@ -13,8 +14,8 @@ ROWS = [{"epoch": k, "nimg": 60 * k, "loss": 1 / k} for k in (1, 2, 3)]
 
 def test_runs_do_without_it(tmp_path, toy_data, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=20, device="cpu")
-    out = train_classifier(toy_data, config, tmp_path / "run")
+    config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=20)
+    out = train_classifier(toy_data, config, tmp_path / "run", runtime=Runtime(device="cpu"))
     assert not (out / "tensorboard").exists()
     assert json.loads((out / "stats.jsonl").read_text())["epoch"] == 1
 

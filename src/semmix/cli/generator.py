@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix.core.errors import SemmixError
 from semmix.core.progress import say
+from semmix.core.runtime import Runtime
 from semmix.data.config import DatasetConfig
 from semmix.diffusion import load_generator
 from semmix.diffusion.class_samples import sample_classes, write_grid
@@ -27,6 +28,8 @@ class GeneratorTrainCommand:
     """The images; only the training split is learned from."""
     generator: OmitArgPrefixes[GeneratorConfig] = field(default_factory=GeneratorConfig)
     """The network and how it is trained."""
+    runtime: OmitArgPrefixes[Runtime] = field(default_factory=lambda: Runtime(checkpoint_seconds=120.0))
+    """Where it runs."""
     out: Path = Path("generator")
     """Folder of the generator."""
 
@@ -41,6 +44,7 @@ class GeneratorTrainCommand:
             self.generator,
             self.out,
             held_out=(data.val.images, data.val.labels),
+            runtime=self.runtime,
         )
         say(f"generator in {self.out}; next: semmix mix {quote(str(self.out))}")
 

@@ -117,16 +117,19 @@ def run_command(name: str, arguments: list[str]) -> int:
     """Read the command's options and run it; return its exit status."""
     import tyro
 
+    from semmix.cli.options import TEXT_READERS
+
     command = command_class(name)
-    defaults = {"default": command.defaults(arguments)} if hasattr(command, "defaults") else {}
-    given = tyro.cli(
-        command,
-        prog=f"semmix {name}",
-        description=COMMANDS[name],
-        args=arguments,
-        **defaults,
-        config=(tyro.conf.PositionalMetavarFromFieldName,),
-    )
+    with TEXT_READERS:
+        defaults = {"default": command.defaults(arguments)} if hasattr(command, "defaults") else {}
+        given = tyro.cli(
+            command,
+            prog=f"semmix {name}",
+            description=COMMANDS[name],
+            args=arguments,
+            **defaults,
+            config=(tyro.conf.PositionalMetavarFromFieldName,),
+        )
     return given.run() or 0
 
 

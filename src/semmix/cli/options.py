@@ -1,10 +1,59 @@
-"""Questions that several commands ask about the options they were given."""
+"""Options as text: how the command line reads them, and questions that several commands ask about them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
+
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from semmix.core.errors import SemmixError
+
+TEXT_READERS = ConstructorRegistry()
+"""How tyro reads types of ours that it does not know, while this is entered."""
+
+PYTHON_LITERALS = {"True": True, "False": False, "None": None}
+"""JSON spells these differently; read as text, even False would be true."""
+
+
+@TEXT_READERS.primitive_rule
+def _method_options(type_info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Read the options of a method, such as `weight=0.5 loss=focal`."""
+    if type_info.type != Mapping[str, object]:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[NAME=VALUE ...]",
+        instance_from_str=parse_options,
+        is_instance=lambda value: isinstance(value, Mapping),
+        str_from_instance=lambda options: [f"{name}={value}" for name, value in options.items()],
+    )
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Return options written as name=value, by name.
+
+    >>> parse_options(["weight=0.5", "loss=focal", "joint=True"])
+    {'weight': 0.5, 'loss': 'focal', 'joint': True}
+    """
+    pairs = list(map(_parse_option, texts))
+    if len(dict(pairs)) < len(pairs):
+        raise SemmixError("an option of the method is given twice", " ".join(texts), "keep one of them")
+    return dict(pairs)
+
+
+def _parse_option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SemmixError("a method's option is written name=value", repr(text), "as in weight=0.5")
+    if value in PYTHON_LITERALS:
+        return name, PYTHON_LITERALS[value]
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def not_default(command: Any, options: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from semmix.annotation.annotation import UNSCALED_SCHEMES
 from semmix.cli.options import not_default
 from semmix.core.errors import SemmixError
 from semmix.core.progress import say
+from semmix.core.runtime import Runtime
 from semmix.data.config import DatasetConfig
 from semmix.methods import method_class
 from semmix.runs import read_logits
@@ -39,6 +40,8 @@ class TrainCommand:
     """Use this scale s instead of the annotation's."""
     exclude: Path | None = None
     """A diagnosis.json of the annotation: leave out the sets whose ends look like other classes."""
+    runtime: OmitArgPrefixes[Runtime] = field(default_factory=Runtime)
+    """Where it runs."""
     max_resident_gib: float = 8.0
     """Decode the images of a folder that needs more memory from their files in every epoch."""
     out: Path = Path("run")
@@ -51,7 +54,7 @@ class TrainCommand:
         if self.mixsets:
             source = load_mixed(self.mixsets, self.annotation, self.labels, self.scale, self.exclude)
         data = self.data.load(self.max_resident_gib)
-        run = train_classifier(data, self.train, self.out, source)
+        run = train_classifier(data, self.train, self.out, source, self.runtime)
         if source:
             logits, labels = map(torch.from_numpy, read_logits(run / "logits-val.safetensors"))
             if words := unsure_words(logits.softmax(1), labels):
@@ -60,7 +63,7 @@ class TrainCommand:
 
     def _refuse_unused(self) -> None:
         """Raise the error for options of mixed sets that would change nothing."""
-        name, options = self.train.method, self.train.method_options
+        name, options = self.train.method, self.train.options
         given = not_default(self, ("mixsets", "annotation", "labels", "scale", "exclude"))
         if given and not options.get("num_mixed", method_class(name).num_mixed):
             fix = "leave these options out, or choose a method that does, such as csm"

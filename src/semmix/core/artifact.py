@@ -140,7 +140,17 @@ def open_artifact(folder: Path, name: str, kind: str) -> Artifact:
     if manifest.get("format") != FORMAT:
         seen = manifest.get("format")
         raise SemmixError(f"{folder} has another format", seen, f"this version reads format {FORMAT}")
-    return Artifact(folder, name, manifest)
+    return Artifact(folder, name, _migrated(manifest))
+
+
+def _migrated(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of an earlier version as this version writes it.
+
+    Only what moved or got another name is here; settings that came later need nothing (`core.settings`).
+    """
+    if manifest["kind"] == "plan":  # 0.1.0 had the seconds between checkpoints among a stage's settings
+        manifest.get("plan", {}).get("generator", {}).pop("checkpoint_seconds", None)
+    return manifest
 
 
 def _kind(manifest: Any) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tyro.conf import Positional
 
+from semmix.core.settings import unnamed
 from semmix.data.dataset import Dataset
 from semmix.data.load import load_dataset
 
@@ -17,7 +18,7 @@ class DatasetConfig:
 
     dataset: Positional[str]
     """A data set (semmix data list), a folder of class folders, or a .csv or .jsonl of paths."""
-    root: Path | None = None
+    root: Path | None = field(default=None, metadata=unnamed())
     """Where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets by default."""
     protocol: str = "code"
     """Split of the published code (45,000/5,000/10,000) or of the paper (50,000/5,000/5,000)."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from semmix.core.errors import SemmixError
+from semmix.core.settings import since
 from semmix.diffusion import Generator
 from semmix.diffusion.solvers import karras_sigmas, solver
 
@@ -41,13 +42,13 @@ class MixConfig:
     """How much the noise levels crowd at the lower end."""
     guidance: float = 1.0
     """Classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off."""
-    emphasis: float = 1.0
+    emphasis: float = field(default=1.0, metadata=since(2))
     """How far the classes asked for are stretched away from the mean of all: 1 is not at all, 1.3
     makes a poor generator show them more clearly."""
-    grain: float = 0.0
+    grain: float = field(default=0.0, metadata=since(2))
     """Part of the noise that the network is made to overlook while it adds the last detail, such
     as 0.045: for a generator whose images come out too smooth."""
-    batch_size: int | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] = field(default="auto", metadata=since(2, before=GPU_BATCH))
     """Images the network sees at once; auto is 512 on a GPU, 32 elsewhere (more is slower)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the network; auto is bfloat16 on a GPU, float32 elsewhere."""
@@ -85,18 +86,6 @@ class MixConfig:
         ends = ((levels[0], self.sigma_max), (levels[-2], self.sigma_min))
         falling = all(high > low for high, low in pairwise(levels))
         return falling and all(math.isclose(*end, rel_tol=1e-3) for end in ends)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as plain JSON values.
-
-        They name stores and runs, so what came later is written as it was: no emphasis and no
-        grain not at all, a batch size still to be decided as a GPU's.
-        """
-        values = asdict(self)
-        if self.batch_size == "auto":
-            values["batch_size"] = GPU_BATCH
-        none = {"emphasis": 1, "grain": 0}
-        return {k: v for k, v in values.items() if v != none.get(k)}
 
     def images_at_once(self, device: torch.device) -> int:
         """Return the batch size on `device`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semmix.core.files import digest
+from semmix.core.settings import plain, since, unnamed
 from semmix.data.config import DatasetConfig
 from semmix.diffusion.sampling import MixConfig
 from semmix.experiments.protocols import PROTOCOLS, Protocol, training_config, training_of
@@ -48,8 +49,8 @@ class Mixing:
 class Cell:
     """One line of one table: what is trained and measured, for every seed alike."""
 
-    table: str
-    row: str
+    table: str = field(metadata=unnamed())
+    row: str = field(metadata=unnamed())
     """The line's name in the paper."""
     data: DatasetConfig
     """Data set, split, long tail."""
@@ -57,17 +58,17 @@ class Cell:
     """Classifier, method, options, epochs, schedule, eq_data."""
     mixing: Mixing | None = None
     """For methods that learn from mixed sets."""
-    times_encoder: int = 1
+    times_encoder: int = field(default=1, metadata=since(2))
     """How many times as long as an encoder of our own it is trained."""
-    measure: str = "plain"
+    measure: str = field(default="plain", metadata=unnamed())
     """plain, hours, piece, tta, procal, or ood:DATASET: see `results.measure_run`."""
-    scaled: bool = False
+    scaled: bool = field(default=False, metadata=unnamed())
     """Whether the line is about probabilities after temperature scaling."""
-    paper: dict[str, float] = field(default_factory=dict, hash=False)
+    paper: dict[str, float] = field(default_factory=dict, hash=False, metadata=unnamed())
     """The published numbers, by metric."""
-    seeds: int = 3
+    seeds: int = field(default=3, metadata=unnamed())
     """Trainings."""
-    needs: str = ""
+    needs: str = field(default="", metadata=unnamed())
     """What is missing before anyone could run it."""
 
     @property
@@ -90,22 +91,9 @@ class Cell:
     @property
     def digest(self) -> str:
         """Names what decides the outcome of training, but for the seed."""
-        data = {k: v for k, v in asdict(self.data).items() if k != "root"}
-        train = {k: v for k, v in self.train.to_json().items() if k != "seed"}
-        content = {"data": data, "train": train, "mixing": _plain(self.mixing)}
-        if self.times_encoder > 1:  # once is the rule, and leaves runs the names they have
-            content["times_encoder"] = self.times_encoder
+        content = plain(self)
+        del content["train"]["seed"]
         return digest(content)
-
-
-def _plain(mixing: Mixing | None) -> dict[str, Any] | None:
-    """Return what decides the mixed images as JSON values; where and how fast does not count."""
-    if mixing is None:
-        return None
-    content = {**asdict(mixing), "sampler": mixing.sampler.to_json()}
-    del content["learned_from"]["root"]
-    del content["training"]["device"], content["training"]["checkpoint_seconds"]
-    return content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +109,6 @@ class Setting:
     """How far mixed sets stretch the classes they show."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of csm in lines that do not set them."""
-    device: str = "auto"
 
 
 class CellBuilder:
@@ -156,7 +143,6 @@ class CellBuilder:
             classifier=self.classifier,
             eq_data=eq_data,
             allow_leak=leaking,
-            device=self.setting.device,
         )
         learned_from = replace(data, imbalance=None) if leaking else data
         sets = replace(self._mixing(learned_from), **mixing) if method == "csm" else None
@@ -177,7 +163,7 @@ class CellBuilder:
         return Mixing(
             learned_from=learned_from,
             generator=self.setting.generator,
-            training=replace(training.generator, device=self.setting.device),
+            training=training.generator,
             sampler=replace(training.sampler, emphasis=self.setting.emphasis),
             num_sets=training.sets_per_pair * self.num_pairs,
             encoder=self.setting.encoder,

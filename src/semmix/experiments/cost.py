@@ -61,7 +61,7 @@ def _show_hours(hours: float) -> str:
     return f"{hours:,.1f} hours" if hours >= 1 else f"{duration(3600 * hours)} minutes"
 
 
-def cost_of(missing: Sequence[tuple[Cell, int]]) -> Cost:
+def cost_of(missing: Sequence[tuple[Cell, int]], device: str = "auto") -> Cost:
     """Return what these cells cost, each with a number of seeds to run."""
     to_do = [(cell, num) for cell, num in missing if num]
     generators: dict[object, Cell] = {}  # what cells share is made once
@@ -70,13 +70,13 @@ def cost_of(missing: Sequence[tuple[Cell, int]]) -> Cost:
         for made, key in zip((generators, stores, encoders), _shared(cell), strict=True):
             made[key] = cell
     foreign = {mixing_of(cell).encoder for cell in encoders.values()} - {OWN}
-    seconds = sum(map(generator_seconds, generators.values()))
-    seconds += sum(map(drawing_seconds, stores.values()))
-    seconds += sum(map(annotating_seconds, encoders.values()))
+    seconds = sum(generator_seconds(cell, device) for cell in generators.values())
+    seconds += sum(drawing_seconds(cell, device) for cell in stores.values())
+    seconds += sum(annotating_seconds(cell, device) for cell in encoders.values())
     return Cost(
         num_runs=sum(num for _, num in to_do),
         num_images=sum(num * images_seen(cell) for cell, num in to_do),
-        hours=sum(num * training_hours(cell) for cell, num in to_do),
+        hours=sum(num * training_hours(cell, device) for cell, num in to_do),
         mixed_images=sum(map(num_mixed_images, stores.values())),
         mixing_hours=seconds / 3600,
         left_out=tuple(sorted(foreign)),
@@ -102,7 +102,7 @@ def num_mixed_images(cell: Cell) -> int:
     return mixing_of(cell).num_sets * mixing_of(cell).members
 
 
-def generator_seconds(cell: Cell) -> float:
+def generator_seconds(cell: Cell, device: str) -> float:
     """Return how long training a cell's generator takes; nothing for one from elsewhere."""
     mixing = mixing_of(cell)
     if mixing.generator != OWN:
@@ -110,30 +110,30 @@ def generator_seconds(cell: Cell) -> float:
     if mixing.training.minutes is not None:
         return 60 * mixing.training.minutes
     size = mixing.training.batch_size
-    return mixing.training.num_images * denoising_seconds(cell, size, learns=True)
+    return mixing.training.num_images * denoising_seconds(cell, size, device, learns=True)
 
 
-def drawing_seconds(cell: Cell) -> float:
+def drawing_seconds(cell: Cell, device: str) -> float:
     """Return how long drawing a cell's mixed sets takes."""
-    sampler, device = mixing_of(cell).sampler, pick_device(mixing_of(cell).training.device)
+    sampler = mixing_of(cell).sampler
     evaluations = 2 * sampler.num_steps - 1 if sampler.solver == "heun" else sampler.num_steps
-    seconds = denoising_seconds(cell, sampler.images_at_once(device), learns=False)
+    seconds = denoising_seconds(cell, sampler.images_at_once(pick_device(device)), device, learns=False)
     return num_mixed_images(cell) * evaluations * seconds
 
 
-def annotating_seconds(cell: Cell) -> float:
+def annotating_seconds(cell: Cell, device: str) -> float:
     """Return how long a classifier of our own reads the images; nothing for other encoders."""
     if mixing_of(cell).encoder != OWN:
         return 0.0
     train = cell.train
-    task = (train.classifier, cell.data.dataset, train.batch_size, train.device)
+    task = (train.classifier, cell.data.dataset, train.batch_size, device)
     return (num_mixed_images(cell) + num_train(cell)) * seconds_per_image(*task, learns=False)
 
 
-def training_hours(cell: Cell) -> float:
+def training_hours(cell: Cell, device: str) -> float:
     """Return how long one training of a cell takes on this device, by a short measurement."""
     train = cell.train
-    seconds = seconds_per_image(train.classifier, cell.data.dataset, train.batch_size, train.device)
+    seconds = seconds_per_image(train.classifier, cell.data.dataset, train.batch_size, device)
     return images_seen(cell) * seconds / 3600
 
 
@@ -189,7 +189,7 @@ def passes_per_image(cell: Cell) -> float:
 
 def _method(cell: Cell):
     num_classes = training_of(cell.data.dataset).num_classes
-    return method(cell.train.method, num_classes, **cell.train.method_options)
+    return method(cell.train.method, num_classes, **cell.train.options)
 
 
 @cache
@@ -202,12 +202,11 @@ def seconds_per_image(name: str, dataset: str, batch_size: int, device_name: str
     return _timed(lambda num: network(images[:num]), batch_size, device, learns)
 
 
-def denoising_seconds(cell: Cell, batch_size: int, learns: bool) -> float:
+def denoising_seconds(cell: Cell, batch_size: int, device: str, learns: bool) -> float:
     """Return how long a cell's generator takes to denoise one image, or to learn from it."""
     mixing = mixing_of(cell)
     name = str(mixing.training.network) if mixing.generator == OWN else mixing.generator
-    is_own, device = mixing.generator == OWN, mixing.training.device
-    return _denoising_seconds(name, is_own, cell.data.dataset, batch_size, device, learns)
+    return _denoising_seconds(name, mixing.generator == OWN, cell.data.dataset, batch_size, device, learns)
 
 
 @cache

@@ -76,8 +76,8 @@ def _controls(build: CellBuilder) -> list[Cell]:
 
 def _times_full(build: CellBuilder) -> int:
     """Return how many times the images of Eq-Data CSM sees in full: a real one and its mixed."""
-    options = build.cell("CSM", "csm").train.method_options
-    return 1 + options["num_mixed"]
+    options = build.cell("CSM", "csm").train.options
+    return 1 + int(options["num_mixed"])  # pyright: ignore[reportArgumentType]
 
 
 def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
@@ -100,7 +100,7 @@ def _variants(build: CellBuilder) -> list[Cell]:
     """Return CSM with one thing changed at a time."""
     num_images = build.training.train_size or build.training.num_images
     sets = {share: round(share * num_images / 8) for share in (0.1, 0.5, 1.0, 2.0, 4.0)}
-    training = replace(build.training.generator, device=build.setting.device)
+    training = build.training.generator
     early = replace(training, num_images=training.num_images // 10, minutes=None)
     return [
         _cell(build, "CSM"),

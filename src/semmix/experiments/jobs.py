@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from semmix.core.runtime import Runtime
 from semmix.experiments.cells import OWN, Cell
 from semmix.experiments.results import is_trained
 from semmix.experiments.running import draw_sets, load_data, mixed_source, own_generator, plain_cell, run_cell
@@ -32,18 +33,20 @@ class Task:
 Tasks = dict[Hashable, Task]
 
 
-def run_together(runs: Sequence[Run], out: Path, num_jobs: int, keep: Path | None = None) -> None:
+def run_together(
+    runs: Sequence[Run], out: Path, num_jobs: int, keep: Path | None = None, runtime: Runtime = Runtime()
+) -> None:
     """Do the runs, `num_jobs` at a time; those that are timed come last, each alone.
 
     What several of them share is made once, beside the runs that can do without it.
     """
     timed = [run for run in runs if run[0].measure == "hours"]
-    _in_processes(plan_tasks([run for run in runs if run not in timed], out, keep), num_jobs)
+    _in_processes(plan_tasks([run for run in runs if run not in timed], out, keep, runtime), num_jobs)
     for run in timed:
-        _in_processes({run: Task(_run_cells, ([run], out, keep))}, 1)
+        _in_processes({run: Task(_run_cells, ([run], out, keep, runtime))}, 1)
 
 
-def plan_tasks(runs: Sequence[Run], out: Path, keep: Path | None = None) -> Tasks:
+def plan_tasks(runs: Sequence[Run], out: Path, keep: Path | None = None, runtime: Runtime = Runtime()) -> Tasks:
     """Return what is to do, by name: first what others wait for."""
     by_name: dict[str, list[Run]] = {}  # cells that need the same run take turns
     for cell, seed in runs:
@@ -51,13 +54,13 @@ def plan_tasks(runs: Sequence[Run], out: Path, keep: Path | None = None) -> Task
     shared: Tasks = {}
     trained: Tasks = {}
     for name, same in by_name.items():
-        needs = _mixed_tasks(same[0][0], name, out)
+        needs = _mixed_tasks(same[0][0], name, out, runtime)
         shared |= needs
-        trained[name] = Task(_run_cells, (same, out, keep), tuple(needs))
+        trained[name] = Task(_run_cells, (same, out, keep, runtime), tuple(needs))
     return {key: trained.get(key, task) for key, task in shared.items()} | trained
 
 
-def _mixed_tasks(cell: Cell, run_name: str, out: Path) -> Tasks:
+def _mixed_tasks(cell: Cell, run_name: str, out: Path, runtime: Runtime) -> Tasks:
     """Return the tasks that make the soft-labelled sets a run still has to learn from."""
     tasks: Tasks = {}
     mixing = cell.mixing
@@ -65,29 +68,29 @@ def _mixed_tasks(cell: Cell, run_name: str, out: Path) -> Tasks:
         return tasks
     learned = ("generator", mixing.learned_from, mixing.training)
     if mixing.generator == OWN:
-        tasks[learned] = Task(own_generator, (mixing, out))
+        tasks[learned] = Task(own_generator, (mixing, out, runtime))
     drawn = ("sets", replace(mixing, encoder=OWN, labels="reannotated", scale=None))
-    tasks[drawn] = Task(_draw, (cell, out), tuple(tasks))
+    tasks[drawn] = Task(_draw, (cell, out, runtime), tuple(tasks))
     encoder: Hashable = (mixing.encoder, cell.data)
     if mixing.encoder == OWN:
         encoder = plain_cell(cell).run_name(0)
-        tasks[encoder] = Task(_run_cells, ([(plain_cell(cell), 0)], out))
-    tasks["annotations", drawn, encoder] = Task(_annotate, (cell, out), tuple(tasks))
+        tasks[encoder] = Task(_run_cells, ([(plain_cell(cell), 0)], out, None, runtime))
+    tasks["annotations", drawn, encoder] = Task(_annotate, (cell, out, runtime), tuple(tasks))
     return tasks
 
 
-def _draw(cell: Cell, out: Path) -> None:
+def _draw(cell: Cell, out: Path, runtime: Runtime) -> None:
     assert cell.mixing is not None
-    draw_sets(cell.mixing, load_data(cell.data).num_classes, out)
+    draw_sets(cell.mixing, load_data(cell.data).num_classes, out, runtime)
 
 
-def _annotate(cell: Cell, out: Path) -> None:
-    mixed_source(cell, out)
+def _annotate(cell: Cell, out: Path, runtime: Runtime) -> None:
+    mixed_source(cell, out, runtime)
 
 
-def _run_cells(runs: Sequence[Run], out: Path, keep: Path | None = None) -> None:
+def _run_cells(runs: Sequence[Run], out: Path, keep: Path | None, runtime: Runtime) -> None:
     for cell, seed in runs:
-        run_cell(cell, seed, out, keep)
+        run_cell(cell, seed, out, keep, runtime)
 
 
 def _in_processes(tasks: Mapping[Hashable, Task], num_jobs: int) -> None:

@@ -188,7 +188,5 @@ def training_config(method: str, dataset: str, protocol: Protocol, options: Mapp
     """
     published, defaults = method_settings(method, dataset, protocol), method_options(method)
     asked = {k: v for k, v in options.items() if k in published or v != defaults.get(k)}
-    chosen = {**published, **asked}
-    texts = tuple(f"{name}={value}" for name, value in chosen.items())
     base = training_of(dataset).train
-    return replace(base, method=method, options=texts, select=protocol.select)
+    return replace(base, method=method, options={**published, **asked}, select=protocol.select)

@@ -25,6 +25,7 @@ from semmix.core.artifact import open_artifact
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_json, read_named_tensors, write_json, write_tensors
 from semmix.core.progress import say
+from semmix.core.settings import plain
 from semmix.experiments.cells import Cell
 from semmix.experiments.protocols import Protocol
 from semmix.runs import foreign_file, load_run
@@ -122,7 +123,7 @@ def is_trained(cell: Cell, path: Path) -> bool:
     if not (path / "config.json").exists():
         return False
     run = open_artifact(path, "config.json", "run")
-    config = {**cell.train.to_json(), "seed": _seed(path)}
+    config = {**plain(cell.train), "seed": _seed(path)}
     same = run.manifest["inputs"]["config"] == config and _has_labels_of(cell, run.manifest)
     if not same or _dataset(run.manifest) != cell.data.dataset:
         fix = "the folder was renamed or changed: take it away"

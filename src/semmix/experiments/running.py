@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from semmix.annotation import annotate_mixsets
 from semmix.calibration import proximity, tta_probs
 from semmix.core.device import pick_device, to_device
 from semmix.core.files import digest, write_json, write_tensors
+from semmix.core.runtime import Runtime
+from semmix.core.settings import plain
 from semmix.data import Dataset, Split
 from semmix.data.config import DatasetConfig
 from semmix.diffusion import load_generator
@@ -32,7 +34,7 @@ from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
 
 
-def run_cell(cell: Cell, seed: int, out: Path, keep: Path | None = None) -> Path:
+def run_cell(cell: Cell, seed: int, out: Path, keep: Path | None = None, runtime: Runtime = Runtime()) -> Path:
     """Train a cell with one seed, after all it needs; return the run's folder.
 
     Generators, mixed sets, annotations and runs are shared by all cells that need the same.
@@ -40,10 +42,10 @@ def run_cell(cell: Cell, seed: int, out: Path, keep: Path | None = None) -> Path
     """
     data, run = load_data(cell.data), out / "runs" / cell.run_name(seed)
     if not is_trained(cell, run):
-        source = mixed_source(cell, out) if cell.mixing else None
-        train_classifier(data, replace(cell.train, seed=seed), run, source)
+        source = mixed_source(cell, out, runtime) if cell.mixing else None
+        train_classifier(data, replace(cell.train, seed=seed), run, source, runtime)
     if not has_extra(cell, run):
-        write_extra(cell, run, data)
+        write_extra(cell, run, data, runtime.device)
     if keep:
         keep_run(run, keep)
     return run
@@ -56,17 +58,17 @@ def load_data(config: DatasetConfig) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def mixed_source(cell: Cell, out: Path) -> MixedSource:
+def mixed_source(cell: Cell, out: Path, runtime: Runtime) -> MixedSource:
     """Return a cell's soft-labelled sets, after making what is missing of them."""
     mixing = cell.mixing
     assert mixing is not None
     data = load_data(cell.data)
-    store = draw_sets(mixing, data.num_classes, out)
+    store = draw_sets(mixing, data.num_classes, out, runtime)
     encoder_name = mixing.encoder
     if encoder_name == OWN:
         # Like the generator, it knows the training split alone; it is also a run of CE.
-        encoder_name = f"classifier:{run_cell(plain_cell(cell), 0, out)}"
-    encoder = load_encoder(encoder_name, pick_device(cell.train.device))
+        encoder_name = f"classifier:{run_cell(plain_cell(cell), 0, out, runtime=runtime)}"
+    encoder = load_encoder(encoder_name, pick_device(runtime.device))
     made_from = [store.digest, encoder.digest, data.train.digest, data.val.digest]
     folder = out / "annotations" / digest(made_from)[:12]
     annotate_mixsets(store, encoder, data.train, data.val, folder)
@@ -76,14 +78,14 @@ def mixed_source(cell: Cell, out: Path) -> MixedSource:
 def plain_cell(cell: Cell) -> Cell:
     """Return the cell of cross-entropy on the same images with the same classifier."""
     epochs = max(1, cell.train.epochs // cell.times_encoder)
-    train = replace(cell.train, method="ce", options=(), eq_data=False, allow_leak=False, epochs=epochs)
+    train = replace(cell.train, method="ce", options={}, eq_data=False, allow_leak=False, epochs=epochs)
     return replace(cell, train=train, mixing=None, measure="plain", seeds=1, times_encoder=1)
 
 
-def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
+def draw_sets(mixing: Mixing, num_classes: int, out: Path, runtime: Runtime) -> MixSets:
     """Return the store of mixed sets, drawn by a generator that is trained first if it is ours."""
-    folder = mixing.generator if mixing.generator != OWN else own_generator(mixing, out)
-    generator = load_generator(folder, mixing.training.device)
+    folder = mixing.generator if mixing.generator != OWN else own_generator(mixing, out, runtime)
+    generator = load_generator(folder, runtime.device)
     plan = MixPlan(
         num_classes=num_classes,
         num_sets=mixing.num_sets,
@@ -91,15 +93,14 @@ def draw_sets(mixing: Mixing, num_classes: int, out: Path) -> MixSets:
         lams=lambda_grid(mixing.members),
         sets_per_shard=256,
     )
-    name = digest([generator.digest, plan.to_json(), mixing.sampler.to_json()])[:12]
+    name = digest([generator.digest, plain(plan), plain(mixing.sampler)])[:12]
     return make_mixsets(generator, plan, mixing.sampler, out / "mixsets" / name)
 
 
-def own_generator(mixing: Mixing, out: Path) -> Path:
+def own_generator(mixing: Mixing, out: Path, runtime: Runtime) -> Path:
     """Return the generator of the cell's own images, after training what is missing of it."""
-    data, settings = load_data(mixing.learned_from), asdict(mixing.training)
-    del settings["device"], settings["checkpoint_seconds"]
-    name = digest([data.train.digest, data.val.digest, settings])[:12]
+    data = load_data(mixing.learned_from)
+    name = digest([data.train.digest, data.val.digest, plain(mixing.training)])[:12]
     return train_generator(
         data.train.images,
         data.train.labels,
@@ -108,18 +109,19 @@ def own_generator(mixing: Mixing, out: Path) -> Path:
         mixing.training,
         out / "generators" / f"{data.name}-{name}",
         held_out=(data.val.images, data.val.labels),
+        runtime=runtime,
     )
 
 
-def write_extra(cell: Cell, run: Path, data: Dataset) -> None:
+def write_extra(cell: Cell, run: Path, data: Dataset, device_name: str) -> None:
     """Write what a cell measures besides its logits, with the trained network."""
     if cell.measure.startswith("ood:"):
-        predict_foreign(run, cell.measure.removeprefix("ood:"), cell.train.device)
+        predict_foreign(run, cell.measure.removeprefix("ood:"), device_name)
         return
-    device = pick_device(cell.train.device)
+    device = pick_device(device_name)
     if cell.measure == "hours":
         how = f"a few steps on {device}, not compiled, times the images of the run"
-        write_json(run / SPEED, {"hours": training_hours(cell), "measured": how})
+        write_json(run / SPEED, {"hours": training_hours(cell, device_name), "measured": how})
         return
     network = to_device(load_classifier(run)[0], device)
     write_proximity(network, data, run)

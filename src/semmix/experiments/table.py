@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -15,6 +15,7 @@ from semmix.calibration import mean_interval
 from semmix.core.checks import check_positive
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.progress import say
+from semmix.core.runtime import Runtime
 from semmix.experiments.catalog import TABLES, Budget, plan_table, table_called, within
 from semmix.experiments.cells import METHODS_BY_NAME, OWN, Cell, Setting
 from semmix.experiments.cost import cost_of, images_seen
@@ -24,7 +25,6 @@ from semmix.experiments.results import finished_runs, is_trained, keep_run, meas
 from semmix.experiments.running import plain_cell, run_cell
 from semmix.experiments.show import Line, render
 from semmix.methods import method
-from semmix.training.classifier import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class TableConfig:
     """The scale s of lines that do not name one; that of the data set and encoder by default."""
     emphasis: float = 1.0
     """How far mixed sets stretch the classes they show, as semmix mix takes it."""
-    options: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
     """Options of csm as name=value, such as batch_statistics=joint, for lines that do not set
     them."""
     out: Path = Path("runs/tables")
@@ -80,7 +80,7 @@ class TableConfig:
             raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
         if self.scale is not None:
             check_positive(scale=self.scale)
-        method("csm", num_classes=2, **self.csm_options)  # a misspelt option is named at once
+        method("csm", num_classes=2, **self.options)  # a misspelt option is named at once
         if self.from_ is not None and not self.from_.is_dir():
             fix = "name the folder that --keep filled"
             raise SemmixError("no results here", self.from_, fix)
@@ -88,17 +88,12 @@ class TableConfig:
             fix = "leave out --from to run what is missing, or --keep to show what is there"
             raise SemmixError("--from runs nothing that could be kept", self.keep, fix)
 
-    @property
-    def csm_options(self) -> dict[str, Any]:
-        """The options of csm as values."""
-        return TrainConfig(method="csm", options=self.options).method_options
-
 
 def make_table(config: TableConfig) -> None:
     """Plan, run what is missing, and print what there is."""
     cells = chosen_cells(config)
     if config.plan:
-        say("\n".join(plan_lines(cells, runs_folder(config))))
+        say("\n".join(plan_lines(cells, runs_folder(config), config.device)))
         return
     if config.from_ is None:
         run_missing(cells, config)
@@ -116,8 +111,7 @@ def chosen_cells(config: TableConfig) -> list[Cell]:
         generator=config.generator,
         scale=config.scale,
         emphasis=config.emphasis,
-        options=config.csm_options,
-        device=config.device,
+        options=config.options,
     )
     cells = plan_table(config.name, config.dataset, setting, config.classifier)
     names = [cell.name for cell in cells]
@@ -149,7 +143,7 @@ def missing_seeds(cell: Cell, folder: Path) -> list[int]:
     return [seed for seed in range(cell.seeds) if cell.run_name(seed) not in done]
 
 
-def plan_lines(cells: Sequence[Cell], folder: Path) -> list[str]:
+def plan_lines(cells: Sequence[Cell], folder: Path, device: str = "auto") -> list[str]:
     """Return one line for each cell and one for the cost of what is missing."""
     lines = []
     for cell in cells:
@@ -157,7 +151,7 @@ def plan_lines(cells: Sequence[Cell], folder: Path) -> list[str]:
         state = cell.needs and f"needs {cell.needs}"
         state = state or f"{cell.seeds - missing} of {cell.seeds} seeds done"
         lines.append(f"{cell.name}  {images_seen(cell):,} images each; {state}")
-    return [*lines, str(cost_of(_to_do(cells, folder)))]
+    return [*lines, str(cost_of(_to_do(cells, folder), device))]
 
 
 def _to_do(cells: Sequence[Cell], folder: Path) -> list[tuple[Cell, int]]:
@@ -182,16 +176,17 @@ def run_missing(cells: Sequence[Cell], config: TableConfig) -> None:
     if config.keep:
         for run in {run for cell in cells for run in finished_runs(cell, folder)}:
             keep_run(run, config.keep)
-    cost = cost_of(_to_do(cells, folder))
+    cost = cost_of(_to_do(cells, folder), config.device)
     if cost.num_runs:
         say(str(cost))
     runs = [(cell, seed) for cell in cells if not cell.needs for seed in missing_seeds(cell, folder)]
     runs.sort(key=lambda run: run[1])
+    runtime = Runtime(device=config.device)
     if config.jobs > 1:
-        run_together(runs, config.out, config.jobs, config.keep)
+        run_together(runs, config.out, config.jobs, config.keep, runtime)
     else:
         for cell, seed in runs:
-            run_cell(cell, seed, config.out, config.keep)
+            run_cell(cell, seed, config.out, config.keep, runtime)
 
 
 def table_lines(cells: Sequence[Cell], config: TableConfig) -> list[Line]:
@@ -219,7 +214,7 @@ def command_for(cell: Cell, config: TableConfig) -> str:
     for option in ("classifier", "budget", "protocol", *sets, "out"):
         value = getattr(config, option)
         words += [f"--{option}", str(value)] if value != getattr(defaults, option) else []
-    words += ["--options", *config.options] if config.options else []
+    words += ["--options", *(f"{name}={value}" for name, value in config.options.items())] if config.options else []
     if config.from_:
         words += ["--keep", str(config.from_)]
     return shlex.join(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from semmix.core.runtime import Runtime
 from semmix.data.config import DatasetConfig
 from semmix.diffusion.sampling import MixConfig
 from semmix.fitting.fit import FitConfig
@@ -24,11 +25,10 @@ def digits() -> FitConfig:
         seeds=5,
         sets_per_pair=20,
         sets_per_shard=100,
-        generator=GeneratorConfig(network="digits", num_images=20_000, batch_size=64, checkpoint_seconds=5),
+        generator=GeneratorConfig(network="digits", num_images=20_000, batch_size=64),
         sampler=MixConfig(num_steps=10, batch_size=400),
-        train=TrainConfig(
-            classifier="small", epochs=100, batch_size=50, schedule="cosine", pad=0, flip=False, checkpoint_seconds=5
-        ),
+        train=TrainConfig(classifier="small", epochs=100, batch_size=50, schedule="cosine", pad=0, flip=False),
+        runtime=Runtime(checkpoint_seconds=5),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from tyro.conf import OmitArgPrefixes
@@ -14,6 +13,7 @@ from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_named_tensors
 from semmix.core.progress import say
+from semmix.core.runtime import Runtime
 from semmix.core.telling import tell
 from semmix.data import Dataset, list_datasets, load_dataset
 from semmix.data.config import DatasetConfig
@@ -35,8 +35,6 @@ from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
 from semmix.training.mixed import MixedSource, load_mixed
 
-Stage = TypeVar("Stage", GeneratorConfig, TrainConfig)
-
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
@@ -50,8 +48,8 @@ class FitConfig:
     """How long all of it may take, for images of your own; by default what the quality says."""
     quality: Quality = "good"
     """For images of your own: draft (5 minutes), good (30) or best (180)."""
-    device: str = "auto"
-    """Where all stages run that name no device themselves: auto, cpu or cuda."""
+    runtime: OmitArgPrefixes[Runtime] = field(default_factory=Runtime)
+    """Where all stages run."""
     methods: tuple[str, ...] = ("ce", "csm")
     """Methods to compare; the first is the baseline, shipped unless another is clearly better."""
     seeds: int = 3
@@ -140,21 +138,17 @@ def learn_to_draw(config: FitConfig, data: Dataset) -> Path:
         labels,
         data.num_classes,
         data.train.digest,
-        _on_device(config.generator, config),
+        config.generator,
         config.out / "generator",
         held_out=(data.val.images, data.val.labels),
+        runtime=config.runtime,
     )
 
 
 def train_run(config: FitConfig, data: Dataset, method: str, seed: int, source: MixedSource | None) -> Path:
     """Train one method with one seed; return the run's folder."""
-    settings = replace(_on_device(config.train, config), method=method, seed=seed)
-    return train_classifier(data, settings, config.out / "runs" / f"{method}-{seed}", source)
-
-
-def _on_device(stage: Stage, config: FitConfig) -> Stage:
-    """Return the settings of a stage, on the common device unless they name another."""
-    return replace(stage, device=config.device) if stage.device == "auto" else stage
+    settings = replace(config.train, method=method, seed=seed)
+    return train_classifier(data, settings, config.out / "runs" / f"{method}-{seed}", source, config.runtime)
 
 
 def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
@@ -170,13 +164,11 @@ def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
         pairs=pairs,
         sets_per_shard=config.sets_per_shard,
     )
-    device = _on_device(config.train, config).device
-    generator = load_generator(config.out / "generator", device)
+    generator = load_generator(config.out / "generator", config.runtime.device)
     return make_mixsets(generator, plan, config.sampler, config.out / "mixsets")
 
 
 def _annotate(config: FitConfig, data: Dataset, store: MixSets, run: Path) -> Annotation:
-    device = pick_device(_on_device(config.train, config).device)
-    encoder = load_encoder(f"classifier:{run}", device)
+    encoder = load_encoder(f"classifier:{run}", pick_device(config.runtime.device))
     out = config.out / "annotation"
     return annotate_mixsets(store, encoder, data.train, data.val, out, config.scale)

@@ -49,7 +49,7 @@ def planned(asked: FitConfig) -> FitConfig:
     The finding is kept as data.json, the plan as plan.json; who goes on later gets the same plan.
     """
     _check_before_any_work(asked)
-    device = pick_device(asked.device)
+    device = pick_device(asked.runtime.device)
     on_gpu = device.type == "cuda"
     size = choose_size(asked.data.size, usual_side(asked.data), on_gpu, asked.quality)
     ready = prepare(asked.data, size, asked.out)

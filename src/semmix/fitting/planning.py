@@ -228,13 +228,7 @@ def mixing_plan(facts: Facts, speed: Speed, ambition: Ambition, seconds: float, 
 
 
 def _generator(facts: Facts, network: str, seen: float) -> dict[str, Any]:
-    return {
-        "network": network,
-        "num_grids": 1,
-        "batch_size": _generator_batch(facts, seen),
-        "flip": facts.may_mirror,
-        "checkpoint_seconds": 30.0,
-    }
+    return {"network": network, "num_grids": 1, "batch_size": _generator_batch(facts, seen), "flip": facts.may_mirror}
 
 
 def _sampler(facts: Facts) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from semmix.core.device import rank_and_world
 from semmix.core.errors import SemmixError
 from semmix.core.progress import progress
+from semmix.core.settings import plain
 from semmix.diffusion import Generator
 from semmix.diffusion.sampling import MixConfig, Sampler, chunks, make_sampler, sample_padded
 from semmix.mixing.labels import mix_labels
@@ -32,7 +33,7 @@ def make_mixsets(generator: Generator, plan: MixPlan, config: MixConfig, out: st
     config = config.resolve(generator.device)
     named = {"digest": generator.digest, "name": generator.name, "trained_on": generator.trained_on}
     sample = make_sampler(generator, config)  # which settings can break: before a folder is claimed
-    store = MixSets.create(out, plan, generator.image_shape, named, config.to_json())
+    store = MixSets.create(out, plan, generator.image_shape, named, plain(config))
     batch_size = config.images_at_once(generator.device)
     rank, world_size = rank_and_world()
     own, missing = plan.shards_of(rank, world_size), store.missing(rank, world_size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from semmix.core.errors import SemmixError
@@ -89,13 +89,9 @@ class MixPlan:
         inner = sorted(draw.betavariate(self.beta, self.beta) for _ in self.lams[1:-1])
         return (0.0, *inner, 1.0)
 
-    def to_json(self) -> dict:
-        """Return the plan as plain JSON values."""
-        return {**asdict(self), "pairs": [list(p) for p in self.pairs], "lams": list(self.lams)}
-
     @classmethod
     def from_json(cls, value: dict) -> MixPlan:
-        """Return the plan that `to_json` described."""
+        """Return the plan that a store's manifest records."""
         pairs = tuple((i, j) for i, j in value["pairs"])
         return cls(**{**value, "pairs": pairs, "lams": tuple(value["lams"])})
 

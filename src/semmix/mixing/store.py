@@ -24,6 +24,7 @@ from torch import Tensor
 from semmix.core.artifact import Artifact, begin_artifact, open_artifact
 from semmix.core.errors import SemmixError
 from semmix.core.files import digest, digest_tensors, write_tensors
+from semmix.core.settings import plain
 from semmix.mixing.labels import mix_labels
 from semmix.mixing.plan import MixPlan
 
@@ -49,7 +50,7 @@ class MixSets:
         sampler: dict[str, Any],
     ) -> MixSets:
         """Start a store or resume it; refuse one made from another plan, generator or sampler."""
-        inputs = {"plan": plan.to_json(), "image_shape": list(image_shape), "generator": generator, "sampler": sampler}
+        inputs = {"plan": plain(plan), "image_shape": list(image_shape), "generator": generator, "sampler": sampler}
         store = cls(begin_artifact(Path(folder), MANIFEST, "mixsets", inputs), plan, image_shape)
         if store.finished and not store.artifact.finished:  # stopped just before
             store.artifact.finish(digest=store.digest)

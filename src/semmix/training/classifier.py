@@ -8,14 +8,13 @@ interruption and it ends as if nothing had happened.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -35,7 +34,9 @@ from semmix.core.device import describe_environment, pick_device, to_device
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.files import digest_tensors, write_json, write_tensors
 from semmix.core.progress import progress, say
+from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
+from semmix.core.settings import plain, unnamed
 from semmix.data import Dataset
 from semmix.methods import Batch, Method, list_methods, method
 from semmix.networks import Classifier, classifier
@@ -73,16 +74,16 @@ class TrainConfig:
 
     method: Annotated[str, arg(help=f"Calibration method: {', '.join(list_methods())}.")] = "csm"
     """Training-time calibration method; see semmix.list_methods()."""
-    options: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
     """Options of the method as name=value, such as weight=0.5."""
     classifier: str = "resnet18"
     """Network."""
-    init: str | None = None
+    init: str | None = field(default=None, metadata=unnamed())
     """Start from this network instead: a run's folder, an exported program (.pt2), or your own by
     package.module:name."""
-    init_mean: tuple[float, ...] = ()
+    init_mean: tuple[float, ...] = field(default=(), metadata=unnamed())
     """Mean your network's images are normalised by, for pixels in [0, 1]; the data's by default."""
-    init_std: tuple[float, ...] = ()
+    init_std: tuple[float, ...] = field(default=(), metadata=unnamed())
     """Standard deviation they are divided by."""
     epochs: int = 200
     """Passes over the training images (see eq_data)."""
@@ -108,13 +109,9 @@ class TrainConfig:
     """Weights to keep: last, or best (by validation accuracy)."""
     seed: int = 0
     """Seed of weights, order and augmentation."""
-    allow_leak: bool = False
+    allow_leak: bool = field(default=False, metadata=unnamed())
     """Accept mixed sets whose generator, encoder or annotation saw other images than the training
     split."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    checkpoint_seconds: float = 30.0
-    """Time between checkpoints."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2:
@@ -135,54 +132,28 @@ class TrainConfig:
         if not all(value > 0 for value in self.init_std):
             raise SemmixError("a standard deviation is positive", self.init_std, "use 1 for none")
 
-    @property
-    def method_options(self) -> dict[str, Any]:
-        """The method's options as values."""
-        pairs = list(map(_parse_option, self.options))
-        values = dict(pairs)
-        if len(values) < len(pairs):
-            seen = " ".join(self.options)
-            raise SemmixError("an option of the method is given twice", seen, "keep one of them")
-        return values
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what decides the outcome, as plain JSON values."""
-        values = asdict(self)
-        del values["device"], values["checkpoint_seconds"], values["allow_leak"]
-        # A network of the user's counts by the digest of its weights, wherever it lies.
-        del values["init"], values["init_mean"], values["init_std"]
-        name = Path(self.init).name if self.init else self.classifier
-        return {**values, "classifier": name, "options": self.method_options}
-
-
-PYTHONS_WORDS = {"True": True, "False": False, "None": None}
-"""What JSON writes otherwise; as text, even False would count as true."""
-
-
-def _parse_option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SemmixError("a method's option is written name=value", repr(text), "as in weight=0.5")
-    if value in PYTHONS_WORDS:
-        return name, PYTHONS_WORDS[value]
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def train_classifier(data: Dataset, config: TrainConfig, out: str | Path, source: MixedSource | None = None) -> Path:
+def train_classifier(
+    data: Dataset, config: TrainConfig, out: str | Path, source: MixedSource | None = None, runtime: Runtime = Runtime()
+) -> Path:
     """Train a classifier on `data`, and on mixed sets if the method asks for them; return `out`.
 
     Does nothing if `out` holds the finished run, goes on if it holds a part of it. Under `torchrun`
     each process takes its share of every batch, and the first writes the files.
     """
     with ExitStack() as until_the_end:
-        return _train(data, config, Path(out), source, until_the_end)
+        return _train(data, config, Path(out), source, runtime, until_the_end)
 
 
-def _train(data: Dataset, config: TrainConfig, out: Path, source: MixedSource | None, until_the_end: ExitStack) -> Path:
-    device = pick_device(config.device)
+def _train(
+    data: Dataset,
+    config: TrainConfig,
+    out: Path,
+    source: MixedSource | None,
+    runtime: Runtime,
+    until_the_end: ExitStack,
+) -> Path:
+    device = pick_device(runtime.device)
     check_two_classes(data.train.labels, "classifier")
     check_held_out(val=len(data.val), test=len(data.test))
     check_square(data.image_shape)
@@ -190,11 +161,12 @@ def _train(data: Dataset, config: TrainConfig, out: Path, source: MixedSource | 
     rank, world_size = join_processes(device, batch_size)
 
     # All that wrong settings can break comes before the folder is claimed for them.
-    rule = method(config.method, data.num_classes, **config.method_options)
+    rule = method(config.method, data.num_classes, **config.options)
     mixed = _mixed_images(rule, data, config, source)
     network, network_name = first_network(config, data)
     inputs = {
-        "config": config.to_json(),
+        # A network to start from counts by the digest of its weights, wherever it lies.
+        "config": {**plain(config), "classifier": Path(config.init).name if config.init else config.classifier},
         "dataset": data.name,
         "train": data.train.digest,
         "val": data.val.digest,
@@ -308,7 +280,7 @@ def _train(data: Dataset, config: TrainConfig, out: Path, source: MixedSource | 
                 bar.advance(0, f"val acc {measured['acc']:.1%}, ECE {measured['ece']:.1%}")
 
             stopping = stop_wanted()
-            due = time.monotonic() - saved_at > config.checkpoint_seconds
+            due = time.monotonic() - saved_at > runtime.checkpoint_seconds
             if rank == 0 and (due or stopping):
                 for tensor in (loss_sum, *groups["network"].values()):
                     _finite(tensor, out)

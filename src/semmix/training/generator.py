@@ -11,11 +11,10 @@ References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1 
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +28,9 @@ from semmix.core.device import pick_device, to_device
 from semmix.core.errors import SemmixError
 from semmix.core.files import digest_tensors, read_json, write_json
 from semmix.core.progress import progress
+from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
+from semmix.core.settings import plain, unnamed
 from semmix.diffusion import find_folder
 from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
@@ -67,7 +68,7 @@ class GeneratorConfig:
 
     network: Annotated[str | EDMConfig, arg(constructor=str)] = "compact32"
     """A preset's name, or the whole network."""
-    init: str | None = None
+    init: str | None = field(default=None, metadata=unnamed(before=None))
     """Start from this generator (a folder or zoo:NAME), which learned from the same images."""
     num_images: int = 10_000_000
     """Length of the run in images seen."""
@@ -96,10 +97,6 @@ class GeneratorConfig:
     """Standard deviation of ln sigma in training."""
     seed: int = 0
     """Seed of the whole run."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    checkpoint_seconds: float = 120.0
-    """Time between checkpoints."""
     num_grids: int = 4
     """Sample grids written over the run."""
     weights_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -131,6 +128,7 @@ def train_generator(
     config: GeneratorConfig,
     out: str | Path,
     held_out: tuple[Tensor, Tensor] | None = None,
+    runtime: Runtime = Runtime(),
 ) -> Path:
     """Return the folder `out` with a generator trained on `images`.
 
@@ -145,9 +143,10 @@ def train_generator(
         config: The settings.
         out: Folder of the artifact.
         held_out: Images and labels that choose among the weight averages.
+        runtime: Where it runs and how often it saves its state.
     """
     with ExitStack() as until_the_end:
-        given = (images, labels, num_classes, trained_on, config, Path(out), held_out)
+        given = (images, labels, num_classes, trained_on, config, Path(out), held_out, runtime)
         return _train(*given, until_the_end)
 
 
@@ -159,9 +158,10 @@ def _train(
     config: GeneratorConfig,
     out: Path,
     held_out: tuple[Tensor, Tensor] | None,
+    runtime: Runtime,
     until_the_end: ExitStack,
 ) -> Path:
-    device, shape = pick_device(config.device), tuple(images.shape[1:])
+    device, shape = pick_device(runtime.device), tuple(images.shape[1:])
     network_config = _network_config(config, images, num_classes)
     check_two_classes(labels, "generator")
     rank, world_size = join_processes(device, config.batch_size)
@@ -250,7 +250,7 @@ def _train(
                 name = f"samples-{100 * step // num_steps:03d}.png"
                 _write_samples(out / name, with_average(network, emas[0]), shape, num_classes)
             stopping = stop_wanted()
-            if stopping or time.monotonic() - saved >= config.checkpoint_seconds:
+            if stopping or time.monotonic() - saved >= runtime.checkpoint_seconds:
                 groups = {"weights": weights, "optimizer": optimizer_tensors(optimizer)}
                 groups |= {f"ema{k}": ema.weights for k, ema in enumerate(emas)}
                 groups["loss"] = {"sum": loss_sum}
@@ -402,17 +402,13 @@ def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: 
 
 def _inputs(images, labels, num_classes, trained_on, held_out, config) -> dict[str, Any]:
     """Return what the artifact was made from, as plain JSON values."""
-    settings = asdict(config)
-    for name in ("device", "checkpoint_seconds", "init"):  # where and how safely, not what
-        del settings[name]
-    inputs = {
+    return {
         "images": digest_tensors({"images": images, "labels": labels}),
         "num_classes": num_classes,
         "trained_on": trained_on,
         "held_out": digest_tensors(dict(zip("xy", held_out, strict=True))) if held_out else None,
-        "config": settings,
+        "config": plain(config),
     }
-    return json.loads(json.dumps(inputs))
 
 
 def _network_config(config: GeneratorConfig, images: Tensor, num_classes: int) -> EDMConfig:
