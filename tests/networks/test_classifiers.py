@@ -94,7 +94,7 @@ def test_normalisation_is_a_part_of_the_network():
     torch.testing.assert_close(plain.normalised(images), 2 * images - 1)
 
 
-def test_features_of_foreign_networks_are_what_their_last_linear_layer_sees():
+def test_features_of_user_networks_are_what_their_last_linear_layer_sees():
     body = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh())
     net = UserClassifier(nn.Sequential(body, nn.Linear(5, 2), nn.Softsign()), 2, [0.5], [0.5])
     images = torch.rand(4, 3, 2, 2)
@@ -118,7 +118,8 @@ def test_user_mistakes(monkeypatch):
     with pytest.raises(SemmixError, match="1 values for 3 channels"):
         classifier("small", num_classes=10, mean=[0.5])
     with pytest.raises(SemmixError, match="too small"):
-        classifier("small", num_classes=10, image_size=4)
+        classifier("small", num_classes=10, image_size=7)
+    assert classifier("small", num_classes=10, image_size=8)(torch.zeros(2, 3, 8, 8)).shape == (2, 10)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(SemmixError, match=r"pip install 'semmix\[timm\]'"):
+    with pytest.raises(SemmixError, match=r"pip install '.*\[timm\]'"):
         classifier("timm:resnet18", num_classes=10)

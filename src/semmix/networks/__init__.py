@@ -1,4 +1,4 @@
-"""Networks for small images, and any of timm's; they take raw images and normalise inside."""
+"""Classifiers for small images, and any network of timm; they take raw images and normalise inside."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,7 +26,12 @@ MIN_IMAGE_SIZE = 8
 
 
 def list_classifiers() -> list[str]:
-    """Return the names `classifier` knows, apart from timm's own."""
+    """Return the names that `classifier` knows, without those of timm.
+
+    Example:
+        >>> list_classifiers()[-3:]
+        ['resnet50', 'small', 'wrn26_10']
+    """
     return sorted(_BODIES)
 
 
@@ -38,12 +43,24 @@ def classifier(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Classifier:
-    """Return a new network for square images; mean and std default to 0.5.
+    """Return a new network, with random weights, that turns square images into logits.
 
-    `timm:NAME` builds any network of the timm package.
+    Args:
+        name: One of `list_classifiers()`, or `timm:NAME` for any network of the timm package.
+        num_classes: Number of logits.
+        in_channels: 1 for grey images, 3 for colour.
+        image_size: Height and width of the images.
+        mean: Of each channel, subtracted from pixels in [0, 1]; 0.5 if not given.
+        std: Of each channel, by which the rest is divided; 0.5 if not given.
 
-    >>> classifier("small", num_classes=10, in_channels=1, image_size=8).feature_dim
-    256
+    Raises:
+        SemmixError: If the name is unknown, the images are too small, or the statistics do not fit the channels.
+
+    Example:
+        >>> import torch
+        >>> network = classifier("small", num_classes=10, in_channels=1, image_size=8)
+        >>> network(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
     """
     mean = per_channel("mean", mean, in_channels)
     std = per_channel("std", std, in_channels)

@@ -15,7 +15,7 @@ class Body(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Raw images to logits: each kind says what comes after the normalisation."""
+    """Raw images to logits: normalisation first, then what each kind of classifier adds."""
 
     mean: Tensor
     std: Tensor
@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Return uint8 images, or floats in [0, 1], less the mean and divided by the std."""
+        """Return uint8 images, or floats in [0, 1], minus the mean and divided by the std."""
         if images.dtype == torch.uint8:
             images = images.to(self.mean.dtype) / 255
         return (images - self.mean) / self.std

@@ -17,7 +17,7 @@ from semmix.networks.user_network import PROGRAM, is_user_network, user_classifi
 WEIGHTS = "weights.safetensors"
 SAVED_PROGRAM = f"program{PROGRAM}"
 MANIFEST = "model.json"
-"""What tells a model to hand over, which may come from anybody, from a run."""
+"""A folder with this file is an exported model, which may come from anybody; one without it is a run."""
 
 
 def run_folder(spec: str | Path) -> Path:
@@ -34,20 +34,17 @@ def save_classifier(network: Classifier, name: str, image_shape: tuple[int, int,
         with whole_file(folder / SAVED_PROGRAM) as temporary:
             shutil.copyfile(name, temporary)
         name = SAVED_PROGRAM
-    header = {
-        "classifier": name,
-        "num_classes": network.num_classes,
-        "in_channels": image_shape[0],
-        "image_size": image_shape[1],
-    }
+    channels, size, _ = image_shape
+    shapes = {"num_classes": network.num_classes, "in_channels": channels, "image_size": size}
+    header = {"classifier": name, **shapes}
     write_tensors(folder / WEIGHTS, network.state_dict(), header)
 
 
 def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Classifier, str]:
     """Return the trained network of a folder or `zoo:NAME`, ready to predict, and its weights' digest.
 
-    A model folder's network that is its maker's own code is built only if `trust_code`; a run that
-    somebody trains on or reads with is taken to be theirs.
+    A user network in a model folder is its maker's code: it is built only if `trust_code`. A run is taken to be
+    the user's own.
     """
     from semmix.networks import classifier
 
@@ -79,7 +76,7 @@ def copy_classifier(folder: Path, to: Path) -> list[str]:
 
 
 def saved_name(folder: str | Path) -> str:
-    """Return what the network in a folder is built from: a name of ours, or the user's."""
+    """Return what the network in a folder is built from: a name of `classifier`, or of a user network."""
     return _read(folder)[0]["classifier"]
 
 
@@ -90,9 +87,9 @@ def saved_image_shape(folder: str | Path) -> tuple[int, int, int]:
 
 
 def check_takes(folder: str | Path, image_shape: tuple[int, ...], num_classes: int | None = None) -> None:
-    """Refuse images, or as many classes, that the network in a folder was not trained for.
+    """Refuse images, or a number of classes, that the network in a folder was not trained for.
 
-    Grey images are fine, networks repeat them.
+    Grey images are fine: networks for colour repeat them.
     """
     header, _ = _read(folder)
     size = (header["image_size"],) * 2
@@ -124,9 +121,6 @@ def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def makers_code(folder: str | Path, name: str) -> SemmixError:
-    """Return the error for a network that is code, of whoever made the folder."""
-    fix = (
-        "if you trust its maker, use semmix predict or semmix serve with --trust-code, or "
-        "load_model(..., trust_code=True)"
-    )
+    """Return the error for a user network in a folder that may come from anybody."""
+    fix = "if you trust its maker, say --trust-code to semmix predict or serve, or load_model(..., trust_code=True)"
     return SemmixError(f"the network in {folder} would run code of its maker", name, fix)

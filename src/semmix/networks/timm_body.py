@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from semmix.core.errors import SemmixError
+from semmix.core.extras import import_extra
 from semmix.networks.base_classifier import Body
 
 
@@ -11,7 +12,7 @@ class TimmBody(Body):
 
     def __init__(self, name: str, in_channels: int, image_size: int):
         super().__init__()
-        timm = _import_timm()
+        timm = import_extra("timm", "timm", "timm:NAME")
         if not timm.is_model(name):
             raise SemmixError("timm does not know this network", name, "see timm.list_models(), and timm:NAME")
         fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
@@ -21,12 +22,3 @@ class TimmBody(Body):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.net(images)
-
-
-def _import_timm():
-    try:
-        import timm  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        fix = "pip install 'semmix[timm]'"
-        raise SemmixError("networks called timm:NAME need timm", error, fix) from error
-    return timm

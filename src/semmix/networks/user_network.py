@@ -1,4 +1,4 @@
-"""A user's own network as a classifier: our conventions around it, its weights' names unchanged."""
+"""User networks: a network of the user's code, or an exported program, as a classifier. Names of weights stay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAM = ".pt2"
 """How the names of exported programs end."""
 
 Statistics = tuple[Sequence[float], Sequence[float]]
-"""Mean and standard deviation of each channel, or of all alike; empty where not known."""
+"""Mean and standard deviation of each channel, or one for all; empty where unknown."""
 
 
 class UserClassifier(Classifier):
@@ -32,9 +32,9 @@ class UserClassifier(Classifier):
         return self.net(self.normalised(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """Return what the last linear layer sees, `[N, feature_dim]`; the logits if none is used.
+        """Return what the last linear layer receives, `[N, feature_dim]`.
 
-        Programs have no layers, so theirs are the logits.
+        Without such a layer, as in exported programs, features are the logits.
         """
         seen: list[Tensor] = []
         linear = [layer for layer in self.net.modules() if isinstance(layer, nn.Linear)]
@@ -57,7 +57,7 @@ class Program(nn.Module):
         return self.module(images)
 
     def train(self, mode: bool = True) -> Program:
-        """Switch the modes that are written into the program's operations."""
+        """Switch the mode, which is an argument of the program's operations."""
         aten = torch.ops.aten
         place_of_mode = {aten.batch_norm.default: 5, aten.dropout.default: 2}
         for node in self.module.graph.nodes:
@@ -69,7 +69,7 @@ class Program(nn.Module):
 
 
 def is_user_network(name: str) -> bool:
-    """Return whether a name means a user's network: a program's file or package.module:name."""
+    """Return whether a name means a user network: the file of a program, or package.module:name."""
     return name.endswith(PROGRAM) or (":" in name and not name.startswith("timm:"))
 
 
@@ -80,10 +80,10 @@ def user_classifier(
     named: Statistics = ((), ()),
     default: Statistics = ((0.0,), (1.0,)),
 ) -> Classifier:
-    """Return the user's network called `name` behind our normalisation, ready to predict.
+    """Return the user network called `name`, with normalisation in front, ready to predict.
 
-    Mean and std are the ones `named`, or else the network's attributes `mean` and `std`, or else
-    the `default`. A network of ours that the user's code returns normalises by itself.
+    Mean and std are those `named`, else the network's attributes `mean` and `std`, else the `default`. Where the
+    user's code returns a `Classifier`, that normalises by itself.
     """
     net = _load_program(name) if name.endswith(PROGRAM) else _import_network(name)
     if isinstance(net, Classifier):
@@ -116,7 +116,7 @@ def checked(network: Classifier, num_classes: int, image_shape: tuple[int, int, 
 
 
 def _check_apart(network: Classifier, name: str) -> None:
-    """Refuse weights with two names: files keep each name's own."""
+    """Refuse weights that have two names: a file would hold them twice, and they would part in training."""
     places: dict[int, str] = {}
     for key, tensor in network.state_dict().items():
         other = places.setdefault(tensor.data_ptr(), key) if tensor.numel() else key
@@ -153,7 +153,7 @@ def _statistic(
     which: str, named: Sequence[float], net: nn.Module, default: Sequence[float], in_channels: int
 ) -> Sequence[float]:
     """Return the mean or std by which the network's images are normalised, for each channel."""
-    own = getattr(net, which, ())
-    own = torch.as_tensor(own).flatten().tolist() if isinstance(own, Tensor | list | tuple) else ()
-    values = list(named or own or default)
+    found = getattr(net, which, ())
+    found = torch.as_tensor(found).flatten().tolist() if isinstance(found, Tensor | list | tuple) else ()
+    values = list(named or found or default)
     return per_channel(which, values * in_channels if len(values) == 1 else values, in_channels)

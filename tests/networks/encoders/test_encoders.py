@@ -11,8 +11,7 @@ from semmix import SemmixError
 from semmix.cli.main import run_command
 from semmix.networks import classifier
 from semmix.networks.encoders import inception, list_encoders, load_encoder
-from semmix.networks.encoders.inverted import InvertedResiduals
-from semmix.networks.encoders.mobilenet import IMAGENET, LAYERS, STAGES
+from semmix.networks.encoders.mobile_networks import IMAGENET, build_mobilenet
 from semmix.networks.saved import save_classifier
 
 OPTIONS = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
@@ -260,7 +259,7 @@ def test_onnx_weights_in_a_file_of_their_own_are_part_of_the_digest(tmp_path):
 
 def test_mobilenet_reads_a_weights_file(tmp_path, draw_images):
     torch.manual_seed(0)
-    network = InvertedResiduals(STAGES, LAYERS).eval()
+    network = build_mobilenet().eval()
     tensors = {**network.state_dict(), "classifier.1.weight": torch.zeros(1000, 1280)}
     # Two names of torchvision's file, for the layout of blocks with and without a widening layer.
     assert tensors["features.1.conv.1.weight"].shape == (16, 32, 1, 1)

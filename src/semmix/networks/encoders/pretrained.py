@@ -46,6 +46,9 @@ class PretrainedEncoder:
         self.cache_key = f"{self.digest} on {device.type} in {precision}"
         self.dim = self._measure()
 
+    def __repr__(self) -> str:
+        return f"Encoder({self.name}: {self.dim} features)"
+
     @torch.inference_mode()
     def embed(self, images: Tensor) -> Tensor:
         """Return float32 features [N, dim] of uint8 images [N, C, H, W]."""

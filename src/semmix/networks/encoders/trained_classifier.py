@@ -9,7 +9,7 @@ from semmix.networks.saved import load_classifier, run_folder
 
 
 class ClassifierEncoder:
-    """A finished training run, used as an encoder."""
+    """A finished training run, or a model, used as an encoder."""
 
     def __init__(self, run: str, device: torch.device):
         network, self.digest = load_classifier(run)
@@ -17,6 +17,9 @@ class ClassifierEncoder:
         self.trained_on = _training_split(run)
         self.dim = network.feature_dim
         self.network, self.device = network.to(device), device
+
+    def __repr__(self) -> str:
+        return f"Encoder({self.name}: {self.dim} features)"
 
     @torch.inference_mode()
     def embed(self, images: Tensor) -> Tensor:

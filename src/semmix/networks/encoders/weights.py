@@ -1,4 +1,4 @@
-"""Weights others published, read as numbers: nothing in their files is run."""
+"""Published weights, read as numbers: nothing in their files is run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,12 @@ def _read_group(folder: Path, paths: list[str], weights: list[dict[str, Any]]) -
     """Return the tensors of some shards, which lie in them end to end."""
     shapes = {entry["name"]: _read_shape(**entry) for entry in weights}
     sizes = [math.prod(shape) for shape in shapes.values()]
-    data = _join_shards([_find_shard(folder, name) for name in paths], 4 * sum(sizes))
+    shards = [_find_shard(folder, name) for name in paths]
+    found = sum(path.stat().st_size for path in shards)  # checked before anything is read
+    if found != 4 * sum(sizes):
+        seen = f"{found} bytes in {len(shards)} shards, not {4 * sum(sizes)}"
+        raise SemmixError("shards of the wrong length", seen, "unpack the whole package again")
+    data = b"".join(path.read_bytes() for path in shards)
     parts = torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32)).split(sizes)
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
@@ -65,7 +70,7 @@ def _read_shape(name: str, shape: list[int], dtype: str, **more: Any) -> tuple[i
 
 
 def _find_shard(folder: Path, name: str) -> Path:
-    """Return where a shard lies: beside its manifest, which comes from outside and may lie."""
+    """Return the path of a shard, which must lie beside its manifest: that comes from outside, and may lie."""
     if Path(name).name != name:
         fix = "shards lie in the folder of model.json; take the package's own files"
         raise SemmixError("a shard in another folder", name, fix)
@@ -75,21 +80,8 @@ def _find_shard(folder: Path, name: str) -> Path:
     return path
 
 
-def _join_shards(paths: list[Path], num_bytes: int) -> bytes:
-    """Return the bytes of all shards; their number is checked before they are read."""
-    found = sum(path.stat().st_size for path in paths)
-    if found != num_bytes:
-        seen = f"{found} bytes in {len(paths)} shards, not {num_bytes}"
-        raise SemmixError("shards of the wrong length", seen, "unpack the whole package again")
-    return b"".join(path.read_bytes() for path in paths)
-
-
 def fill(network: nn.Module, tensors: Mapping[str, Tensor], fix: str) -> None:
-    """Give `network` its weights: every name and shape must be the one it has.
-
-    Args:
-        fix: What to do if they are not.
-    """
+    """Give `network` its weights; every name and shape must be its own, or `fix` says what to do."""
     wanted, found = _shapes(network.state_dict()), _shapes(tensors)
     for name in wanted | found:
         if wanted.get(name) != found.get(name):

@@ -6,8 +6,8 @@ import torch
 
 from semmix import SemmixError
 from semmix.networks.encoders import load_encoder
-from semmix.networks.encoders.efficientnet import LITES, find_lite, rename
 from semmix.networks.encoders.inverted import SameConv2d
+from semmix.networks.encoders.mobile_networks import LITES, find_lite, lite_weights
 from semmix.networks.encoders.weights import fill
 
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
@@ -61,7 +61,7 @@ def test_weights_go_where_the_file_names_them(tmp_path, draw_images):
     """The file written here names layers in the order they are applied, as our networks do."""
     tensors = draw_file(LITES[0])
     network = LITES[0].build().eval()
-    fill(network, rename(tensors, network), "")
+    fill(network, lite_weights(tensors, network), "")
     ours, theirs = (
         [t for name, t in named.items() if not ("num_batches" in name or name.startswith("_fc"))]
         for named in (network.state_dict(), tensors)
@@ -87,7 +87,7 @@ def test_images_are_as_large_as_in_training(draw_images):
 def test_the_network_equals_timms(number):
     timm = pytest.importorskip("timm")
     network = LITES[number].build().eval()
-    fill(network, rename(draw_file(LITES[number]), network), "")
+    fill(network, lite_weights(draw_file(LITES[number]), network), "")
     other = timm.create_model(f"tf_efficientnet_lite{number}", num_classes=0).eval()
     names = zip(other.state_dict(), network.state_dict().values(), strict=True)
     other.load_state_dict(dict(names))
