@@ -1,27 +1,47 @@
-"""Reading finished runs: every number of a report is computed again from the logits found here."""
+"""Finished runs: `Run` is the only reader of a run's files.
+
+A run is opened once. Its logits, temperature and metrics are read or computed when they are first asked
+for, always from the logits in the folder, and then kept.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-import torch
 
-from semmix.calibration import TemperatureScaler, ood_score, summary
-from semmix.core.artifact import open_artifact
+from semmix.calibration import TemperatureScaler, softmax, summary
+from semmix.calibration.temperature import none_wrong
+from semmix.core.artifact import Artifact, open_artifact
 from semmix.core.errors import SemmixError
-from semmix.core.files import read_json, read_named_tensors
+from semmix.core.files import digest, read_json, read_named_tensors
+
+MANIFEST = "config.json"
+METRICS = "metrics.json"
+Search = Literal["nll", "ece-grid"]
+"""How a temperature is found on validation images: the least NLL, which is also what is shipped, or the
+least ECE among 0.1, 0.2, …, 10, which is how the paper's numbers were found."""
+
+
+def logits_file(split: str) -> str:
+    """Return the name of the file with a run's logits on a split, or on another data set as `ood-NAME`.
+
+    >>> logits_file("val"), logits_file("ood-cifar100")
+    ('logits-val.safetensors', 'logits-ood-cifar100.safetensors')
+    """
+    return f"logits-{split}.safetensors"
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Probabilities of one classifier on one split, and the truth."""
+    """Probabilities of one classifier on one split, and the true classes."""
 
-    probs: np.ndarray  # [N, K], float32 by `load_run`: many large runs are held at once
+    probs: np.ndarray  # [N, K], float32 where they come from a run: many large runs are held at once
     labels: np.ndarray  # [N]
 
     @cached_property
@@ -44,34 +64,106 @@ class Predictions:
         """Whether the prediction is right.  # [N]"""
         return self.predicted == self.labels
 
-
-class Strangeness(NamedTuple):
-    """Entropies of a classifier's answers: to its own test images, and to foreign ones."""
-
-    known: np.ndarray  # [N]
-    foreign: np.ndarray  # [M]
+    def __repr__(self) -> str:
+        num, num_classes = self.probs.shape
+        return f"Predictions({num:,} images, {num_classes} classes)"
 
 
 @dataclass(frozen=True)
-class Run:
-    """One finished training run, as its folder tells it."""
+class Logits:
+    """Outputs of one network on one split before softmax, and the true classes."""
 
-    folder: Path
-    manifest: dict[str, Any]
-    env: dict[str, Any]
-    stats: list[dict[str, Any]]
-    before: Predictions
-    """On the test split, as trained."""
-    after: Predictions
-    """On the test split, with the temperature fitted on the validation split."""
-    temperature: float
-    foreign: dict[str, tuple[Strangeness, Strangeness]]
-    """By foreign data set: as trained, and after temperature scaling."""
+    logits: np.ndarray  # [N, K], float32
+    labels: np.ndarray  # [N], int64
+
+    @staticmethod
+    def read(path: Path) -> Logits:
+        """Return the logits in a file of a run."""
+        logits, labels = read_named_tensors(path, "logits", "labels")
+        return Logits(logits.float().numpy(), labels.long().numpy())
+
+    def probs(self, temperature: float = 1.0) -> np.ndarray:
+        """Return softmax(logits / temperature) in float64.  # [N, K]"""
+        return softmax(self.logits.astype(np.float64) / temperature)
+
+    def predictions(self, temperature: float = 1.0) -> Predictions:
+        """Return the predictions at a temperature, with probabilities in float32."""
+        return Predictions(self.probs(temperature).astype(np.float32), self.labels)
+
+    def __repr__(self) -> str:
+        num, num_classes = self.logits.shape
+        return f"Logits({num:,} images, {num_classes} classes)"
+
+
+class Run:
+    """One finished training run.
+
+    Nothing but the manifest is read when a run is opened; everything else is read when it is first asked
+    for, and only once.
+
+    Example:
+        >>> run = Run.open("results/demo/csm-0")  # doctest: +SKIP
+        >>> run.temperature, run.after.metrics["ece"]  # doctest: +SKIP
+        (0.93, 0.041)
+    """
+
+    def __init__(self, artifact: Artifact):
+        if not artifact.finished:
+            raise SemmixError(f"{artifact.folder} is not finished", "half done", "run its training command again")
+        self.folder: Path = artifact.folder
+        self.manifest: dict[str, Any] = artifact.manifest
+        self._temperatures: dict[str, float] = {}
+        self._scaled: dict[str, Predictions] = {}
+
+    @classmethod
+    def open(cls, run: Run | str | Path) -> Run:
+        """Return the finished run in a folder; a run that is open already is returned as it is.
+
+        Args:
+            run: Folder that training wrote or `semmix keep` filled.
+
+        Raises:
+            SemmixError: If there is no run, or its training is not finished.
+        """
+        return run if isinstance(run, Run) else cls(open_artifact(Path(run), MANIFEST, "run"))
+
+    # --- what it was made from ------------------------------------------------------------------------
+
+    @cached_property
+    def env(self) -> dict[str, Any]:
+        """Versions, device, command and time of the training."""
+        return read_json(self.folder / "env.json")
+
+    @cached_property
+    def stats(self) -> list[dict[str, Any]]:
+        """One dict per epoch; empty for a run without a training curve (logits from elsewhere)."""
+        path = self.folder / "stats.jsonl"
+        if not path.exists():
+            return []
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        except ValueError as error:
+            raise SemmixError(f"cannot read {path}", error, "delete the line that is no JSON") from error
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Settings of the training, and digests of what it read."""
+        return self.manifest["inputs"]
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of `inputs`: runs made alike, from the same images with the same seed, share it."""
+        return digest(self.inputs)
 
     @property
     def seed(self) -> int:
         """The training seed."""
-        return self.manifest["inputs"]["config"]["seed"]
+        return self.inputs["config"]["seed"]
+
+    @property
+    def method(self) -> str:
+        """The training-time method, such as `csm`."""
+        return self.inputs["config"]["method"]
 
     @property
     def leak(self) -> bool:
@@ -85,81 +177,131 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What sets this run's results apart from others, but for the seed; flat."""
-        inputs = self.manifest["inputs"]
-        config = {k: v for k, v in inputs["config"].items() if k not in ("seed", "options")}
-        mixed = inputs.get("mixed") or {}
+        """All settings that decide its results but the seed, in one flat dict."""
+        config = {k: v for k, v in self.inputs["config"].items() if k not in ("seed", "options")}
+        mixed = self.inputs.get("mixed") or {}
         labels = {k: mixed[k] for k in ("labels", "scale") if mixed.get(k) is not None}
-        return {"dataset": inputs["dataset"], **config, **inputs["config"]["options"], **labels}
+        return {"dataset": self.inputs["dataset"], **config, **self.inputs["config"]["options"], **labels}
 
     @property
     def origins(self) -> dict[str, str]:
         """Digests of what it was made from and judged on, as far as known.
 
-        Not those of mixed sets: the same ones, drawn on another machine, differ in rounding.
+        Those of mixed sets are left out: the same sets, drawn on another machine, differ in rounding.
         """
-        inputs = self.manifest["inputs"]
-        found = {key: inputs.get(key) for key in ("train", "val", "test", "init")}
-        if ":" in inputs["config"]["classifier"]:
+        found = {key: self.inputs.get(key) for key in ("train", "val", "test", "init")}
+        if ":" in self.inputs["config"]["classifier"]:
             del found["init"]  # the user's code may draw weights anew for each seed
-        found["excluded"] = (inputs.get("mixed") or {}).get("excluded")
-        return {key: digest for key, digest in found.items() if digest is not None}
+        found["excluded"] = (self.inputs.get("mixed") or {}).get("excluded")
+        return {key: value for key, value in found.items() if value is not None}
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes; their numbers where the run does not know them."""
+        return list(self.manifest.get("class_names") or map(str, range(self.test.logits.shape[1])))
+
+    # --- what came of it ------------------------------------------------------------------------------
+
+    @cached_property
+    def val(self) -> Logits:
+        """Logits on the validation split."""
+        return Logits.read(self.folder / logits_file("val"))
+
+    @cached_property
+    def test(self) -> Logits:
+        """Logits on the test split."""
+        return Logits.read(self.folder / logits_file("test"))
+
+    @cached_property
+    def ood(self) -> Mapping[str, Logits]:
+        """Logits on the test images of other data sets, by name; read when they are looked up."""
+        return _Outside(self.folder)
+
+    @property
+    def temperature(self) -> float:
+        """The temperature with the least NLL on the validation split."""
+        return self.temperature_by("nll")
+
+    def temperature_by(self, search: Search) -> float:
+        """Return the temperature that another search finds on the validation split."""
+        if search not in self._temperatures:
+            scaler = TemperatureScaler(search).fit(self.val.logits, self.val.labels)
+            self._temperatures[search] = scaler.temperature
+        return self._temperatures[search]
+
+    @property
+    def temperature_is_fitted(self) -> bool:
+        """Whether a validation image is wrong, without which no temperature can be fitted."""
+        return not none_wrong(self.val.logits, self.val.labels)
+
+    @cached_property
+    def before(self) -> Predictions:
+        """Predictions on the test split, as trained."""
+        return self.test.predictions()
+
+    @property
+    def after(self) -> Predictions:
+        """Predictions on the test split, after temperature scaling."""
+        return self.scaled("nll")
+
+    def scaled(self, search: Search) -> Predictions:
+        """Return the predictions on the test split at the temperature that `search` finds."""
+        if search not in self._scaled:
+            self._scaled[search] = self.test.predictions(self.temperature_by(search))
+        return self._scaled[search]
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """What `metrics.json` holds: test metrics as trained and after temperature scaling, and the temperature.
+
+        Read from that file where there is one, so that no logits are needed.
+        """
+        path = self.folder / METRICS
+        return read_json(path) if path.exists() else self.measure()
+
+    def measure(self) -> dict[str, Any]:
+        """Return what `metrics.json` holds, computed from the logits."""
+        return {
+            "test": self.before.metrics,
+            "temperature": self.temperature,
+            "test_after_temperature": self.after.metrics,
+        }
+
+    def release(self) -> None:
+        """Drop logits and predictions, which are read again if they are asked for; temperatures stay."""
+        self._scaled.clear()
+        for name in ("val", "test", "ood", "before"):
+            self.__dict__.pop(name, None)
+
+    def __repr__(self) -> str:
+        test = self.metrics["test"]
+        return (
+            f"Run({str(self.folder)!r}: {self.method} on {self.inputs['dataset']}, seed {self.seed}, "
+            f"accuracy {100 * test['acc']:.1f} %, ECE {100 * test['ece']:.2f} %)"
+        )
 
 
-def load_run(folder: Path) -> Run:
-    """Return the finished run in `folder`, with its temperature fitted anew."""
-    folder = Path(folder)
-    artifact = open_artifact(folder, "config.json", "run")
-    if not artifact.finished:
-        raise SemmixError(f"{folder} is not finished", "half done", "run its training command again")
-    val_logits, val_labels = read_logits(folder / "logits-val.safetensors")
-    logits, labels = read_logits(folder / "logits-test.safetensors")
-    scaler = TemperatureScaler().fit(val_logits, val_labels)
-    return Run(
-        folder=folder,
-        manifest=artifact.manifest,
-        env=read_json(folder / "env.json"),
-        stats=_read_stats(folder / "stats.jsonl"),
-        before=Predictions(_softmax(logits), labels),
-        after=Predictions(np.asarray(scaler.transform(logits), np.float32), labels),
-        temperature=float(scaler.temperature),
-        foreign=_read_foreign(folder, logits, float(scaler.temperature)),
-    )
+class _Outside(Mapping[str, Logits]):
+    """Logits on other data sets by name, each read once, when it is looked up."""
 
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._read: dict[str, Logits] = {}
 
-def foreign_file(dataset: str) -> str:
-    """Return the name of the file with a run's logits on a foreign data set.
+    def __getitem__(self, name: str) -> Logits:
+        if name not in self:
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = Logits.read(self._folder / logits_file(f"ood-{name}"))
+        return self._read[name]
 
-    >>> foreign_file("cifar100")
-    'logits-ood-cifar100.safetensors'
-    """
-    return f"logits-ood-{dataset}.safetensors"
+    def __iter__(self) -> Iterator[str]:
+        start, end = logits_file("ood-*").split("*")
+        names = (path.name.removeprefix(start).removesuffix(end) for path in self._folder.glob(f"{start}*{end}"))
+        return iter(sorted(names))
 
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
-def _read_foreign(folder: Path, logits: np.ndarray, temperature: float) -> dict[str, tuple[Strangeness, Strangeness]]:
-    found = {}
-    for path in sorted(folder.glob(foreign_file("*"))):
-        foreign, _ = read_logits(path)
-        scores = [Strangeness(ood_score(logits / by), ood_score(foreign / by)) for by in (1, temperature)]
-        found[path.stem.removeprefix("logits-ood-")] = (scores[0], scores[1])
-    return found
-
-
-def _read_stats(path: Path) -> list[dict[str, Any]]:
-    """Return one dict per epoch; a run without a curve (logits from elsewhere) has none."""
-    if not path.exists():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except ValueError as error:
-        raise SemmixError(f"cannot read {path}", error, "drop the line that is no JSON") from error
-
-
-def read_logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return logits as float32 [N, K] and labels as int64 [N]."""
-    logits, labels = read_named_tensors(path, "logits", "labels")
-    return logits.float().numpy(), labels.long().numpy()
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    return torch.from_numpy(logits).softmax(dim=1, dtype=torch.float64).float().numpy()
+    def __contains__(self, name: object) -> bool:
+        return (self._folder / logits_file(f"ood-{name}")).exists()

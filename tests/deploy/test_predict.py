@@ -21,7 +21,7 @@ from semmix.deploy import Caution, load_model
 from semmix.deploy.images import fit_channels, list_images, read_image
 from semmix.deploy.measured import in_set
 from semmix.deploy.predict import BATCH_SIZE, predict_files
-from semmix.report import load_run
+from semmix.runs import Run
 
 
 def predict(capsys, *words: object) -> tuple[int, str]:
@@ -84,7 +84,7 @@ def test_warnings_are_rare_inside_and_frequent_outside(run, model, digits):
 def test_rules_are_those_of_the_calibrated_validation_answers(run, model):
     """Recounted: each threshold has as many true classes below it as its coverage allows."""
     val = load_file(run / "logits-val.safetensors")
-    num, temperature = len(val["labels"]), load_run(run).temperature
+    num, temperature = len(val["labels"]), Run.open(run).temperature
     probs = (val["logits"].double() / temperature).softmax(1)
     of_truth = sorted(probs[range(num), val["labels"]].tolist())
     assert model.rules.temperature == temperature != 1
@@ -103,7 +103,7 @@ def test_classes_are_called_by_their_names_or_else_by_their_numbers(run, digits,
     for names in (list("abcdefghij"), None):
         (copy / "config.json").write_text(json.dumps({**manifest, "class_names": names}))
         answers = load_model(copy, "cpu").predict(digits.test.images[:50])
-        predicted = load_run(run).after.predicted[:50]
+        predicted = Run.open(run).after.predicted[:50]
         known = names or list("0123456789")
         assert [answer.class_name for answer in answers] == [known[k] for k in predicted]
 

@@ -22,7 +22,7 @@ from semmix.evaluation.parts import Names, best_labels
 from semmix.evaluation.read import read_parts
 from semmix.evaluation.samples import Samples
 from semmix.evaluation.tables import Column, choose_columns, read_csv, read_csv_matrix, read_parquet
-from semmix.report.tables import percent
+from semmix.report.rows import percent
 
 
 def predictions(num_samples=300, num_classes=4, seed=0):

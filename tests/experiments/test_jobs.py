@@ -11,7 +11,7 @@ import pytest
 from semmix import SemmixError
 from semmix.core.runtime import Runtime
 from semmix.experiments.jobs import Task, _in_processes, plan_tasks, run_together
-from semmix.experiments.results import PROXIMITY, finished_runs
+from semmix.experiments.results import PROXIMITY, RunFolder
 from semmix.experiments.running import plain_cell
 from semmix.experiments.table import TableConfig, chosen_cells, run_missing
 
@@ -105,7 +105,7 @@ def test_a_trained_run_is_measured_without_its_mixed_images(num_jobs, tmp_path, 
     shutil.rmtree(tmp_path / "runs" / plain_cell(cells[0]).run_name(0))
     measured = [replace(cell, measure="piece") for cell in cells]
     run_missing(measured, config)
-    (run,) = finished_runs(measured[0], tmp_path / "runs")
+    (run,) = RunFolder(tmp_path / "runs").finished(measured[0])
     assert (run / PROXIMITY).exists()
     assert "runs to do" not in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}

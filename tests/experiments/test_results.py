@@ -23,9 +23,10 @@ from semmix.core.files import read_named_tensors, write_json, write_tensors
 from semmix.core.settings import plain
 from semmix.experiments.catalog import plan_table
 from semmix.experiments.protocols import PROTOCOLS
-from semmix.experiments.results import PROXIMITY, TTA, finished_runs, measure_run
+from semmix.experiments.results import PROXIMITY, TTA, RunFolder, measure_run
 from semmix.experiments.running import load_data, plain_cell, write_proximity, write_tta
 from semmix.networks import classifier
+from semmix.runs import Run
 
 CELLS = {cell.row: cell for cell in plan_table("main", "digits")}
 CE, CSM = CELLS["CE"], CELLS["CSM"]
@@ -42,16 +43,20 @@ def write_run(folder, cell, seed, finished=True, **inputs):
     return path
 
 
+def finished(cell, folder):
+    return [run.folder for run in RunFolder(folder).finished(cell)]
+
+
 def test_finished_runs_come_in_the_order_of_their_seeds(tmp_path):
     runs = [write_run(tmp_path, CE, seed) for seed in (0, 2, 10, 11)]
     write_run(tmp_path, CE, 1, finished=False)
     (tmp_path / CE.run_name(3)).mkdir()  # nothing in it yet
-    assert finished_runs(CE, tmp_path) == runs
+    assert finished(CE, tmp_path) == runs
     near = replace(CE, measure="piece")
-    assert finished_runs(near, tmp_path) == []
+    assert finished(near, tmp_path) == []
     write_tensors(runs[2] / PROXIMITY, {"val": torch.ones(1), "test": torch.ones(1)})
-    assert finished_runs(near, tmp_path) == [runs[2]]
-    assert finished_runs(replace(CE, measure="tta"), tmp_path) == []  # needs more views too
+    assert finished(near, tmp_path) == [runs[2]]
+    assert finished(replace(CE, measure="tta"), tmp_path) == []  # needs more views too
 
 
 def test_runs_that_are_not_what_their_name_says_are_refused(tmp_path):
@@ -68,20 +73,20 @@ def test_runs_that_are_not_what_their_name_says_are_refused(tmp_path):
     ]:
         write_run(tmp_path, cell, 0, **inputs)
         with pytest.raises(SemmixError, match=f"is no run of {cell.name}"):
-            finished_runs(cell, tmp_path)
+            finished(cell, tmp_path)
 
 
 @pytest.mark.parametrize(("asked", "used"), [(5.0, 5.0), (None, 5.0), (5.0, None)])
 def test_a_scale_chosen_by_the_rule_is_the_cells_own(tmp_path, asked, used):
     cell = replace(CSM, mixing=replace(CSM.mixing, scale=asked))
     run = write_run(tmp_path, cell, 0, mixed={"labels": CSM.mixing.labels, "scale": used})
-    assert finished_runs(cell, tmp_path) == [run]
+    assert finished(cell, tmp_path) == [run]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A folder with logits of every kind, each its own."""
-    folder = tmp_path_factory.mktemp("run")
+    folder = write_run(tmp_path_factory.mktemp("runs"), CE, 0)
     draw = torch.Generator().manual_seed(0)
     for name in ("logits-val", "logits-test", "logits-ood-noise", TTA.partition(".")[0]):
         logits = 3 * torch.randn(300, 4, generator=draw)
@@ -92,11 +97,11 @@ def run(tmp_path_factory):
         write_tensors(folder / f"{name}.safetensors", {"logits": logits, "labels": labels})
     near = {name: torch.rand(300, generator=draw).double() for name in ("val", "test")}
     write_tensors(folder / PROXIMITY, near)
-    return folder
+    return Run.open(folder)
 
 
 def logits_of(run, name):
-    logits, labels = read_named_tensors(run / f"logits-{name}.safetensors", "logits", "labels")
+    logits, labels = read_named_tensors(run.folder / f"logits-{name}.safetensors", "logits", "labels")
     return logits.double(), labels
 
 
@@ -125,7 +130,7 @@ def test_the_temperature_is_sought_as_the_protocol_says(run):
 
 
 def test_measures_besides_logits_take_their_own_files(run):
-    near_val, near_test = read_named_tensors(run / PROXIMITY, "val", "test")
+    near_val, near_test = read_named_tensors(run.folder / PROXIMITY, "val", "test")
     (val, val_labels), (logits, labels) = logits_of(run, "val"), logits_of(run, "test")
     calibrator = DensityRatioCalibrator().fit(val, val_labels, near_val)
     probs = {
@@ -140,13 +145,13 @@ def test_measures_besides_logits_take_their_own_files(run):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_foreign_images_are_told_by_scores_of_the_lines_own_probabilities(run, scaled):
+def test_ood_images_are_told_by_scores_of_the_lines_own_probabilities(run, scaled):
     cell = replace(CE, measure="ood:noise", scaled=scaled)
     numbers = measure_run(run, cell, PROTOCOLS["semmix"])
-    by = numbers["temperature"] if scaled else 1
-    own, foreign = (ood_score(logits_of(run, name)[0] / by) for name in ("test", "ood-noise"))
-    assert numbers["auroc"] == ood_auroc(own, foreign)
-    assert numbers["auroc"] != ood_auroc(foreign, own)
+    by = TemperatureScaler(PROTOCOLS["semmix"].temperature).fit(*logits_of(run, "val")).temperature if scaled else 1
+    own, outside = (ood_score(logits_of(run, name)[0] / by) for name in ("test", "ood-noise"))
+    assert numbers["auroc"] == ood_auroc(own, outside)
+    assert numbers["auroc"] != ood_auroc(outside, own)
 
 
 def test_an_encoder_of_our_own_is_a_plain_run_on_the_same_images():

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -25,11 +26,12 @@ from semmix.experiments.catalog import TABLES, plan_table, within
 from semmix.experiments.cells import CellBuilder, Setting
 from semmix.experiments.experiments import FOREIGN
 from semmix.experiments.protocols import PROTOCOLS
-from semmix.experiments.results import KeepConfig, finished_runs, keep_run, measure_run, metrics_from_logits
+from semmix.experiments.results import KeepConfig, RunFolder, keep_run, measure_run
 from semmix.experiments.running import load_data, run_cell, write_extra
 from semmix.experiments.show import Line, ranks, render
 from semmix.experiments.table import TableConfig, chosen_cells, command_for, make_table, table_lines
-from semmix.report.tables import aggregate, render_markdown
+from semmix.report.rows import aggregate, results_table
+from semmix.runs import Run
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS.parent / "docs" / "results.md"
@@ -240,7 +242,7 @@ ZOO_NETWORKS = sorted((RESULTS.parent / "zoo").glob("*/classifier"))
 @pytest.mark.parametrize("run", [*COMMITTED, *ZOO_NETWORKS], ids=lambda path: path.name)
 def test_metrics_of_committed_runs_follow_from_their_logits(run):
     stored = json.loads((run / "metrics.json").read_text())
-    again = metrics_from_logits(run)
+    again = Run.open(run).measure()
     for part in ("test", "test_after_temperature"):
         assert again[part] == pytest.approx(stored[part], abs=1e-6)
     assert again["temperature"] == pytest.approx(stored["temperature"], rel=1e-6)
@@ -250,7 +252,7 @@ def test_metrics_of_committed_runs_follow_from_their_logits(run):
 def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     demo = sorted((RESULTS / "demo").iterdir())
-    table = render_markdown(aggregate(demo))
+    table = results_table(aggregate(demo)).markdown()
     assert table.count("\n") == 4
     assert table in (RESULTS.parent / "README.md").read_text()
     assert main(["report", *map(str, demo), "-o", str(tmp_path / "report.html")]) == 0
@@ -347,9 +349,10 @@ def test_the_page_of_results_shows_the_validation_images_s_was_chosen_by(heading
     """ECE, and confidence less accuracy, of each line's first seed."""
     tables = tables_in(PAGE.read_text().partition(f"\n{heading}\n")[2])
     config = TableConfig(name="variants", from_=RESULTS, **settings)
-    runs = {cell.row: finished_runs(cell, RESULTS) for cell in chosen_cells(config)}
+    folder = RunFolder(RESULTS)
+    runs = {cell.row: folder.finished(cell) for cell in chosen_cells(config)}
     for name, line in tables[0].items():
-        stored = load_file(runs[name.split(":")[0]][0] / "logits-val.safetensors")
+        stored = load_file(runs[name.split(":")[0]][0].folder / "logits-val.safetensors")
         probs = stored["logits"].double().softmax(1)
         confidence, answer = probs.max(1)
         gap = confidence.mean() - (answer == stored["labels"]).double().mean()
@@ -437,7 +440,7 @@ def test_changed_logits_are_noticed(made, tmp_path):
     tensors["logits"][0] += torch.linspace(0, 9, 10)
     write_tensors(kept / "logits-test.safetensors", tensors)
     stored = json.loads((kept / "metrics.json").read_text())
-    assert metrics_from_logits(kept)["test"] != pytest.approx(stored["test"], abs=1e-6)
+    assert Run.open(kept).measure()["test"] != pytest.approx(stored["test"], abs=1e-6)
 
 
 def test_a_run_with_other_labels_is_no_run_of_the_cell(tmp_path):
@@ -446,8 +449,8 @@ def test_a_run_with_other_labels_is_no_run_of_the_cell(tmp_path):
     asked, other = cells["CSM, requested labels"], cells["CSM"]
     shutil.copytree(RESULTS / other.run_name(0), tmp_path / asked.run_name(0))
     with pytest.raises(SemmixError, match="is no run of cifar10/resnet18/CSM, requested labels"):
-        finished_runs(asked, tmp_path)
-    assert finished_runs(other, RESULTS)
+        RunFolder(tmp_path).finished(asked)
+    assert RunFolder(RESULTS).finished(other)
 
 
 def test_a_run_under_a_wrong_name_is_refused(made, tmp_path):
@@ -466,7 +469,7 @@ def test_a_copy_put_aside_is_no_run(made, tmp_path):
     (run,) = (tmp_path / "results").glob("*-ce-*-s0")
     shutil.copytree(run, run.with_name(f"{run.name}.bak"))
     cell = within(plan_table("main", "digits")[0], "smoke")
-    names = [path.name for path in finished_runs(cell, tmp_path / "results")]
+    names = [run.folder.name for run in RunFolder(tmp_path / "results").finished(cell)]
     assert names == [cell.run_name(0), cell.run_name(1)]
 
 
@@ -479,7 +482,8 @@ def test_an_unfinished_run_is_not_kept_nor_shown(made, tmp_path):
         keep_run(run, tmp_path / "more")
     config = TableConfig(name="main", dataset="digits", budget="smoke", from_=tmp_path / "results")
     cell = within(plan_table("main", "digits")[0], "smoke")
-    assert table_lines([replace(cell, seeds=2)], config)[0].seeds == 1
+    (line,) = table_lines([replace(cell, seeds=2)], RunFolder(tmp_path / "results"), config)
+    assert [run.seed for run in line.runs] == [1]
 
 
 def test_test_time_methods_and_hours(made):
@@ -488,13 +492,13 @@ def test_test_time_methods_and_hours(made):
     for cell in plan_table("test_time", "digits"):
         cell = within(cell, "smoke")
         run = run_cell(cell, 0, made[0])
-        numbers[cell.measure] = measure_run(run, cell, PROTOCOLS["semmix"])
+        numbers[cell.measure] = measure_run(Run.open(run), cell, PROTOCOLS["semmix"])
     assert all(n["piece"] >= n["ece"] - 1e-9 for n in numbers.values())
     assert len({n["ece"] for n in numbers.values()}) > 1
     assert numbers["procal"]["acc"] == numbers["piece"]["acc"]
     hours = within(plan_table("training_time", "digits")[0], "smoke")
     run = run_cell(hours, 0, made[0])
-    assert measure_run(run, hours, PROTOCOLS["semmix"])["hours"] > 0
+    assert measure_run(Run.open(run), hours, PROTOCOLS["semmix"])["hours"] > 0
 
 
 @pytest.mark.parametrize("leaking", [False, True])
@@ -517,21 +521,23 @@ def test_foreign_images_are_scored(made, tmp_path):
     shutil.copytree(run_cell(cell, 0, made[0]), run)
     write_extra(replace(cell, measure=f"ood:{tmp_path / 'noise'}"), run, load_data(cell.data), "cpu")
     cell = replace(cell, measure="ood:noise")
-    assert finished_runs(cell, tmp_path / "runs") == [run]
-    numbers = measure_run(run, cell, PROTOCOLS["semmix"])
+    (finished,) = RunFolder(tmp_path / "runs").finished(cell)
+    assert finished.folder == run
+    numbers = measure_run(finished, cell, PROTOCOLS["semmix"])
     scores = [
         ood_score(load_file(run / f"logits-{name}.safetensors")["logits"].double()) for name in ("test", "ood-noise")
     ]
     assert numbers["auroc"] == ood_auroc(*scores)
     kept = keep_run(run, tmp_path / "kept")
-    again = measure_run(kept, cell, PROTOCOLS["semmix"])
+    again = measure_run(Run.open(kept), cell, PROTOCOLS["semmix"])
     assert again["auroc"] == pytest.approx(numbers["auroc"], abs=1e-3)
 
 
 def line(ece, paper, **cell):
     base = replace(plan_table("main", "digits")[0], paper={"ece": paper}, **cell)
     ours = {} if ece is None else {"ece": Interval(ece, ece - 0.002, ece + 0.002, 3)}
-    return Line(base, ours, 0 if ece is None else 3, "semmix table" if ece is None else "")
+    runs = [] if ece is None else [cast(Run, None)] * 3
+    return Line(base, ours, runs, "semmix table" if ece is None else "")
 
 
 def test_ranks_and_deltas():

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from semmix.data import load_dataset
 from semmix.fitting.ship import best_run, closing_words, is_clear, ship, worth
-from semmix.runs import Predictions
+from semmix.runs import Predictions, Run
 from semmix.training.classifier import TrainConfig, train_classifier
 
 
@@ -30,7 +30,7 @@ def make_run(tmp_path):
         logits = 10 * (skill * torch.nn.functional.one_hot(labels, 4) + noise)
         for part in ("val", "test"):
             save_file({"logits": logits, "labels": labels}, run / f"logits-{part}.safetensors")
-        return run
+        return Run.open(run)
 
     return make
 
@@ -78,12 +78,12 @@ def test_one_that_is_clearly_better_is_shipped_though_luck_had_another_ahead(mak
 def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
     data = load_dataset("digits", train_size=50)
     config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=50, pad=0)
-    run = train_classifier(data, config, tmp_path / "run")
+    run = Run.open(train_classifier(data, config, tmp_path / "run"))
     for onnx in (False, True, False):
         monkeypatch.setattr("semmix.fitting.ship.can_write_onnx", lambda onnx=onnx: onnx)
         model = ship(run, tmp_path / "model")
         assert (model / "model.onnx").exists() == onnx
-        (model / "link").symlink_to(run)  # no part of it, and goes like the rest
+        (model / "link").symlink_to(run.folder)  # no part of it, and goes like the rest
     made = (model / "model.json").stat().st_mtime_ns
     assert (ship(run, model) / "model.json").stat().st_mtime_ns == made
 

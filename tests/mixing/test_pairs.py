@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import save, save_file
 
 from semmix.cli.mix import MixCommand, chosen_pairs
+from semmix.core.artifact import FORMAT
 from semmix.core.errors import SemmixError
+from semmix.core.files import write_json
 from semmix.mixing.pairs import confusable_pairs, partner_pairs
 from semmix.mixing.plan import all_pairs
 
@@ -63,11 +65,17 @@ def test_few_sets_show_every_class_and_enough_of_them_the_usual_pairs():
     assert chosen_pairs(replace(few, sets=1, pairs=("1:2", "0:1")), 3) == ((1, 2), (0, 1))
 
 
+def write_run(folder, tensors):
+    """Write what is read of a finished run."""
+    save_file(tensors, folder / "logits-val.safetensors")
+    write_json(folder / "config.json", {"kind": "run", "format": FORMAT, "finished": True, "inputs": {}})
+
+
 def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
     """Labels as kept runs have them: 200 classes are more than their products fit."""
     logits, labels = torch.eye(200)[[199, 198, 199, 0]], torch.tensor([199, 199, 198, 0])
     tensors = {"logits": logits.half(), "labels": labels.to(torch.int16)}
-    save_file(tensors, tmp_path / "logits-val.safetensors")
+    write_run(tmp_path, tensors)
     command = MixCommand(generator="g", confusable_by=tmp_path, num_pairs=1)
     assert chosen_pairs(command, 200) == ((198, 199),)
     with pytest.raises(SemmixError, match=r"200 in .* 10 of the generator"):
@@ -79,7 +87,7 @@ def test_a_runs_confusion_is_that_of_the_generators_classes(tmp_path):
 @pytest.mark.parametrize("damage", [lambda sound: sound[:20], lambda _: save({"x": torch.ones(1)})])
 def test_a_damaged_run_is_named(tmp_path, damage):
     path = tmp_path / "logits-val.safetensors"
-    save_file({"logits": torch.eye(3), "labels": torch.arange(3)}, path)
+    write_run(tmp_path, {"logits": torch.eye(3), "labels": torch.arange(3)})
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(SemmixError, match=r"logits-val.*\n.*make it again"):
         chosen_pairs(MixCommand(generator="g", confusable_by=tmp_path), 3)

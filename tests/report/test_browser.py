@@ -5,19 +5,19 @@ import shutil
 
 import pytest
 
-from semmix.report import load_run, write_evaluation, write_report
-from semmix.runs import foreign_file
+from semmix.report import write_evaluation, write_report
+from semmix.runs import Run, logits_file
 
 END, RIGHT, ENTER, SPACE = ("End", 35), ("ArrowRight", 39), ("Enter", 13, "\r"), (" ", 32, " ")
 
 
 @pytest.fixture(scope="module")
 def report(run_folders, gallery, tmp_path_factory):
-    """A report with everything in it: mixed sets, and logits on foreign images."""
+    """A report with everything in it: mixed sets, and logits on OOD images."""
     root = tmp_path_factory.mktemp("report")
     runs = [shutil.copytree(run, root / run.name) for run in run_folders]
     for run in runs:
-        shutil.copy(run / "logits-val.safetensors", run / foreign_file("elsewhere"))
+        shutil.copy(run / "logits-val.safetensors", run / logits_file("ood-elsewhere"))
     names = ["zero", "one", "two", "<script>document.title = 'owned'</script>"]
     out = root / "report.html"
     return write_report(runs, out, title="A title", class_names=names, gallery=gallery)
@@ -26,7 +26,7 @@ def report(run_folders, gallery, tmp_path_factory):
 @pytest.fixture(scope="module")
 def evaluation(run_folders, tmp_path_factory):
     out = tmp_path_factory.mktemp("report") / "evaluation.html"
-    run = load_run(run_folders[0])
+    run = Run.open(run_folders[0])
     known = {"cross_entropy": None, "kl_divergence": 0.1, "total_variation": 0.2}
     agreement = {"one-hot labels": {**known, "entropy_correlation": 0.3}}
     human = {"entropy": 0.5, "agreement": agreement}
@@ -56,7 +56,7 @@ def test_it_opens_in_peace(browser, request, name, width, dark):
 
 
 def test_new_parts_are_shown(browser, report, evaluation):
-    for path, section in ((report, "foreign"), (evaluation, "people")):
+    for path, section in ((report, "ood"), (evaluation, "people")):
         browser.open(path, width=390)
         visible = f"document.querySelector('#{section} table').checkVisibility()"
         assert browser.run(visible)

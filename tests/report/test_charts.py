@@ -17,8 +17,8 @@ from semmix.report.charts import (
     training_chart,
     verdict,
 )
+from semmix.report.rows import aggregate
 from semmix.report.svg import Frame, round_ticks, series_style, spread, tag
-from semmix.report.tables import aggregate
 from semmix.runs import Predictions
 
 

@@ -6,7 +6,7 @@ from PIL import Image
 
 from semmix.report.charts import Series
 from semmix.report.figures import mixed_set_figure, reliability_figure
-from semmix.report.tables import aggregate
+from semmix.report.rows import aggregate
 
 
 def pixels(path):

@@ -11,7 +11,8 @@ import pytest
 import tyro
 
 from semmix.core.errors import SemmixError
-from semmix.report import Gallery, Predictions, ReportConfig, load_run, run_report, write_evaluation, write_report
+from semmix.report import Gallery, Predictions, ReportConfig, run_report, write_evaluation, write_report
+from semmix.runs import Run
 
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 NASTY = "<script>alert(1)</script>"
@@ -205,7 +206,7 @@ def test_bad_configs_are_refused(fields, what):
 
 
 def test_the_evaluation_page(run_folders, tmp_path):
-    run = load_run(run_folders[0])
+    run = Run.open(run_folders[0])
     page = Page(
         write_evaluation(
             {"as given": run.before, NASTY: run.after},

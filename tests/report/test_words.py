@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from semmix.calibration import Interval, ece_of_chance
-from semmix.report.tables import Row, percent
+from semmix.report.rows import Row, percent
 from semmix.report.words import chance, headline, sentence, sentence_after_scaling
 
 

@@ -71,7 +71,7 @@ METRICS = _by_name(
     Metric("aurc", "AURC", function=aurc),
     Metric("piece", "PIECE", function=piece),
     Metric("auroc", "AUROC", higher_is_better=True, function=ood_auroc),
-    Metric("let_in", "Let in", function=ood_fpr),
+    Metric("fpr", "FPR at 95 %", function=ood_fpr),
     Metric("cross_entropy", "cross-entropy", unit="", digits=4, function=metrics.nll),
     Metric("kl_divergence", "KL", unit="", digits=4, function=agreement.kl_divergence),
     Metric("total_variation", "total variation", unit="", digits=4, function=agreement.total_variation),

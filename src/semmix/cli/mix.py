@@ -17,7 +17,7 @@ from semmix.mixing.draw import make_mixsets
 from semmix.mixing.labels import lambda_grid
 from semmix.mixing.pairs import confusable_pairs
 from semmix.mixing.plan import MixPlan, all_pairs, tournament_pairs
-from semmix.runs import read_logits
+from semmix.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,8 @@ def chosen_pairs(command: MixCommand, num_classes: int) -> tuple[tuple[int, int]
 
 def validation_confusion(run: Path, num_classes: int) -> Tensor:
     """Return counts [K, K] of true class against answer on a run's validation images."""
-    path = run / "logits-val.safetensors"
-    if not path.exists():
-        raise SemmixError("no finished run here", run, "name a run folder with validation logits")
-    logits, labels = map(torch.from_numpy, read_logits(path))
+    val = Run.open(run).val
+    logits, labels = torch.from_numpy(val.logits), torch.from_numpy(val.labels)
     if logits.shape[1] != num_classes:
         seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
         raise SemmixError("the run knows other classes", seen, "name a run on the same data set")

@@ -16,7 +16,7 @@ from semmix.core.progress import say
 from semmix.core.runtime import Runtime
 from semmix.data.config import DatasetConfig
 from semmix.methods import method_class
-from semmix.runs import read_logits
+from semmix.runs import Run
 from semmix.training.classifier import TrainConfig, train_classifier, unsure_words
 from semmix.training.mixed import load_mixed
 
@@ -56,8 +56,8 @@ class TrainCommand:
         data = self.data.load(self.max_resident_gib)
         run = train_classifier(data, self.train, self.out, source, self.runtime)
         if source:
-            logits, labels = map(torch.from_numpy, read_logits(run / "logits-val.safetensors"))
-            if words := unsure_words(logits.softmax(1), labels):
+            val = Run.open(run).val
+            if words := unsure_words(torch.from_numpy(val.logits).softmax(1), torch.from_numpy(val.labels)):
                 say(words)
         say(f"run in {self.out}; next: semmix evaluate {quote(str(self.out))}")
 

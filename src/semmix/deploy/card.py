@@ -9,9 +9,9 @@ from typing import Any
 from semmix.calibration import METRICS, USUAL
 from semmix.core.files import write_bytes
 from semmix.deploy.rules import OOD_PERCENT
-from semmix.report import Run
 from semmix.report.charts import Series
 from semmix.report.figures import reliability_figure
+from semmix.runs import Run
 
 CARD = "README.md"
 DIAGRAM = "reliability.png"

@@ -22,7 +22,7 @@ from semmix.deploy.card import CARD, DIAGRAM, write_card
 from semmix.deploy.measured import measure_answers
 from semmix.deploy.model import KIND
 from semmix.deploy.programs import ONNX_OPSET, can_write_onnx, write_programs
-from semmix.deploy.rules import learn_rules, temperature_is_fitted
+from semmix.deploy.rules import learn_rules
 from semmix.networks.saved import (
     MANIFEST,
     SAVED_PROGRAM,
@@ -33,7 +33,7 @@ from semmix.networks.saved import (
     saved_name,
 )
 from semmix.networks.user_network import is_user_network
-from semmix.report import Run, load_run
+from semmix.runs import Run
 
 SPLITS = ("train", "val", "test")
 FILES = (CARD, DIAGRAM, WEIGHTS, SAVED_PROGRAM, "model.pt2", "model.onnx")
@@ -55,7 +55,7 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
     if onnx and not can_write_onnx():
         fix = "pip install 'semmix[onnx]', or export with --no-onnx"
         raise SemmixError("model.onnx needs onnx, onnxruntime and onnxscript", "missing", fix)
-    trained = load_run(run)
+    trained = Run.open(run)
     network, weights = load_classifier(run)
     data = {split: trained.manifest["inputs"].get(split) for split in SPLITS}
     _refuse_others(out, run)
@@ -73,7 +73,7 @@ def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path
         "image_shape": list(shape),
         "runs_code": is_user_network(saved_name(run)),
         **rules.to_json(),
-        "temperature_is_fitted": temperature_is_fitted(run),
+        "temperature_is_fitted": trained.temperature_is_fitted,
         **measure_answers(trained.after, rules),
         "ece_before_temperature": trained.before.metrics["ece"],
         "num_test_images": len(trained.after.labels),

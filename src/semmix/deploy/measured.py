@@ -10,7 +10,7 @@ import numpy as np
 from semmix.calibration import USUAL, Interval, interval, interval_from
 from semmix.calibration.intervals import bootstrap
 from semmix.deploy.rules import Rules
-from semmix.report import Predictions
+from semmix.runs import Predictions
 
 SHOWN_PERCENTS = ("80", "90", "95", "99")
 """Coverages whose prediction sets are measured."""

@@ -21,7 +21,7 @@ from semmix.deploy.measured import in_set
 from semmix.deploy.rules import PERCENTS, Rules, learn_rules
 from semmix.networks.saved import MANIFEST, load_classifier, makers_code, saved_image_shape, saved_name
 from semmix.networks.user_network import is_user_network
-from semmix.report import load_run
+from semmix.runs import Run
 
 KIND = "model"
 
@@ -131,7 +131,7 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
     if is_user_network(name := saved_name(folder)) and not trust_code:
         raise makers_code(folder, name)
     network, weights = load_classifier(folder, trust_code=trust_code)
-    rules = _read_rules(folder, weights) if (folder / MANIFEST).exists() else learn_rules(load_run(folder))
+    rules = _read_rules(folder, weights) if (folder / MANIFEST).exists() else learn_rules(Run.open(folder))
     calibrated = to_device(CalibratedNetwork(network, rules.temperature).eval(), pick_device(device))
     return Model(calibrated, rules, saved_image_shape(folder))
 

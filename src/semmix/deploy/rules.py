@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from semmix.calibration import ood_score, softmax
-from semmix.calibration.temperature import none_wrong
-from semmix.core.files import read_named_tensors
-from semmix.report import Run
+from semmix.calibration import ood_score
+from semmix.runs import Run
 
 PERCENTS = range(50, 100)
 """Coverages of prediction sets, in per cent."""
@@ -46,34 +43,16 @@ class Rules:
 
 def learn_rules(run: Run) -> Rules:
     """Return the rules that follow from a run's validation logits."""
-    logits, labels = validation_answers(run.folder)
-    probs = softmax(logits / run.temperature)
-    of_truth = probs[np.arange(len(labels)), labels]
-    familiarity = -ood_score(logits, by="energy")
+    val = run.val
+    of_truth = val.probs(run.temperature)[np.arange(len(val.labels)), val.labels]
+    familiarity = -ood_score(val.logits, by="energy")
     least = lower_bound(familiarity, OOD_PERCENT)
     return Rules(
-        class_names=class_names(run),
+        class_names=run.class_names,
         temperature=run.temperature,
         set_thresholds={str(p): lower_bound(of_truth, p) or 0.0 for p in PERCENTS},
         ood_threshold=None if least is None else -least,
     )
-
-
-def temperature_is_fitted(folder: Path) -> bool:
-    """Return whether the validation images of a run could tell its temperature."""
-    return not none_wrong(*validation_answers(folder))
-
-
-def validation_answers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return a run's logits on validation images as float64 [N, K], and their labels [N]."""
-    logits, labels = read_named_tensors(folder / "logits-val.safetensors", "logits", "labels")
-    return logits.double().numpy(), labels.long().numpy()
-
-
-def class_names(run: Run) -> list[str]:
-    """Return the names of the classes, or their numbers where the run does not know them."""
-    names = run.manifest.get("class_names")
-    return list(names) if names else [str(k) for k in range(run.after.probs.shape[1])]
 
 
 def lower_bound(values: np.ndarray, percent: int) -> float | None:

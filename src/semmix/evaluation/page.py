@@ -13,8 +13,8 @@ from semmix.core.seeds import fold_seed
 from semmix.evaluation.calibrate import Fitted
 from semmix.evaluation.parts import Array
 from semmix.evaluation.samples import Samples, random_rows
-from semmix.report import Predictions
 from semmix.report import write_evaluation as draw_evaluation
+from semmix.runs import Predictions
 
 PAGE_ROWS = 50_000
 """Rows that pictures are drawn from; tables and the headline count all of them."""

@@ -30,6 +30,7 @@ from semmix.evaluation.parts import (
     words,
 )
 from semmix.evaluation.tables import read_csv, read_csv_matrix, read_parquet
+from semmix.runs import logits_file
 
 T = TypeVar("T")
 Arrays = Mapping[str, Any]
@@ -66,12 +67,12 @@ def _refuse_unused(why: str, *given: Path | str | None) -> None:
 
 
 def _read_run(folder: Path) -> dict[str, Part]:
-    files = {part: folder / f"logits-{part}.safetensors" for part in ("test", "val")}
+    files = {part: folder / logits_file(part) for part in ("test", "val")}
     if not files["test"].exists():
         # A user has the folder of `semmix fit` at hand, or the model in it, rather than a run.
         outer = folder.parent if (folder / "model.json").exists() else folder
         inner = folders_in(outer, files["test"].name)
-        fix = "pass a run folder that holds logits-test.safetensors, or a file"
+        fix = f"pass a run folder that holds {logits_file('test')}, or a file"
         fix += f", such as {inner[0]}" if inner else ""
         raise SemmixError("nothing to evaluate in this folder", folder, fix)
     return {part: _find_part(file, _read(file, Names()), Names()) for part, file in files.items() if file.exists()}

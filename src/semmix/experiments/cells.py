@@ -11,7 +11,7 @@ from semmix.core.settings import plain, since, unnamed
 from semmix.data.config import DatasetConfig
 from semmix.diffusion.sampling import MixConfig
 from semmix.experiments.protocols import PROTOCOLS, Protocol, training_config, training_of
-from semmix.report.tables import METHOD_NAMES
+from semmix.report.rows import METHOD_NAMES
 from semmix.training.classifier import TrainConfig
 from semmix.training.generator import GeneratorConfig
 

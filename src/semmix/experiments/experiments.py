@@ -13,7 +13,7 @@ from typing import Any
 
 from semmix.diffusion.sampling import MixConfig
 from semmix.experiments.cells import OWN, Cell, CellBuilder, Table
-from semmix.report.tables import METHOD_NAMES
+from semmix.report.rows import METHOD_NAMES
 
 RIVALS = ("ce", "ls", "fl", "mbls", "mixup", "regmixup", "rankmixup", "fcl")
 FOREIGN = ("cifar100", "tiny-imagenet-val")

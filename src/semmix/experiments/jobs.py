@@ -14,7 +14,7 @@ import torch
 
 from semmix.core.runtime import Runtime
 from semmix.experiments.cells import OWN, Cell
-from semmix.experiments.results import is_trained
+from semmix.experiments.results import trained_run
 from semmix.experiments.running import draw_sets, load_data, mixed_source, own_generator, plain_cell, run_cell
 
 Run = tuple[Cell, int]
@@ -64,7 +64,7 @@ def _mixed_tasks(cell: Cell, run_name: str, out: Path, runtime: Runtime) -> Task
     """Return the tasks that make the soft-labelled sets a run still has to learn from."""
     tasks: Tasks = {}
     mixing = cell.mixing
-    if mixing is None or is_trained(cell, out / "runs" / run_name):
+    if mixing is None or trained_run(cell, out / "runs" / run_name):
         return tasks
     learned = ("generator", mixing.learned_from, mixing.training)
     if mixing.generator == OWN:

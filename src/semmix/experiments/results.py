@@ -7,20 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 from tyro.conf import Positional
 
-from semmix.calibration import (
-    DensityRatioCalibrator,
-    TemperatureScaler,
-    ood_auroc,
-    ood_score,
-    piece,
-    summary,
-    weighted_oe,
-    weighted_ue,
-)
+from semmix.calibration import DensityRatioCalibrator, ood_auroc, piece, summary, weighted_oe, weighted_ue
 from semmix.core.artifact import open_artifact
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_json, read_named_tensors, write_json, write_tensors
@@ -28,12 +19,13 @@ from semmix.core.progress import say
 from semmix.core.settings import plain
 from semmix.experiments.cells import Cell
 from semmix.experiments.protocols import Protocol
-from semmix.runs import foreign_file, load_run
+from semmix.report.ood import ood_scores
+from semmix.runs import MANIFEST, METRICS, Logits, Run, logits_file
 
 PROXIMITY = "proximity.safetensors"
-TTA = "logits-tta.safetensors"
+TTA = logits_file("tta")
 SPEED = "speed.json"
-_KEPT_AS_THEY_ARE = ("config.json", "env.json", "stats.jsonl", PROXIMITY, SPEED)
+_KEPT_AS_THEY_ARE = (MANIFEST, "env.json", "stats.jsonl", PROXIMITY, SPEED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,28 +48,25 @@ def keep_runs(config: KeepConfig) -> None:
         say(f"kept {keep_run(run, config.out)}")
 
 
-def keep_run(run: str | Path, results: str | Path) -> Path:
+def keep_run(run: Run | str | Path, results: str | Path) -> Path:
     """Copy what the numbers of a finished run come from, logits in float16; return the copy.
 
-    Its metrics.json is measured on the logits as stored, so that it can be had again from them.
+    Its metrics.json is measured on the logits as stored, so that it can be computed again from them.
     """
-    run, kept = Path(run), Path(results) / Path(run).resolve().name
-    artifact = open_artifact(run, "config.json", "run")
-    if not artifact.finished:
-        raise SemmixError(f"{run} is not finished", "half done", "run its command again first")
-    if kept.resolve() == run.resolve():
+    run = Run.open(run)
+    kept = Path(results) / run.folder.resolve().name
+    if kept.resolve() == run.folder.resolve():
         fix = "choose another --out: it would replace the run's own logits"
-        raise SemmixError("a run cannot be kept in its own folder", run, fix)
-    _refuse_other(kept, artifact.manifest)
+        raise SemmixError("a run cannot be kept in its own folder", run.folder, fix)
+    _refuse_other(kept, run)
     kept.mkdir(parents=True, exist_ok=True)
-    for path in sorted(run.glob("logits-*.safetensors")):
+    for path in sorted(run.folder.glob(logits_file("*"))):
         logits, labels = read_named_tensors(path, "logits", "labels")
-        small = {"logits": small_logits(logits), "labels": labels.short()}
-        write_tensors(kept / path.name, small)
+        write_tensors(kept / path.name, {"logits": small_logits(logits), "labels": labels.short()})
     for name in _KEPT_AS_THEY_ARE:
-        if (run / name).exists():
-            shutil.copyfile(run / name, kept / name)
-    write_json(kept / "metrics.json", metrics_from_logits(kept))
+        if (run.folder / name).exists():
+            shutil.copyfile(run.folder / name, kept / name)
+    write_json(kept / METRICS, Run.open(kept).measure())
     return kept
 
 
@@ -89,54 +78,77 @@ def small_logits(logits: Tensor) -> Tensor:
     return (logits - logits.amax(1, keepdim=True)).half()
 
 
-def _refuse_other(kept: Path, manifest: dict[str, Any]) -> None:
+def _refuse_other(kept: Path, run: Run) -> None:
     """Raise if a run made from other inputs is kept under the same name."""
-    if not (kept / "config.json").exists():
-        return
-    if open_artifact(kept, "config.json", "run").manifest["inputs"] != manifest["inputs"]:
+    if (kept / MANIFEST).exists() and open_artifact(kept, MANIFEST, "run").manifest["inputs"] != run.inputs:
         raise SemmixError("another run of this name is kept", kept, "choose another --out")
 
 
-def metrics_from_logits(folder: str | Path) -> dict[str, Any]:
-    """Return what metrics.json holds, computed again from the logits in `folder`."""
-    run = load_run(Path(folder))
-    return {"test": run.before.metrics, "temperature": run.temperature, "test_after_temperature": run.after.metrics}
+class RunFolder:
+    """A folder of runs, of which each finished one is opened once."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._opened: dict[Path, Run] = {}
+
+    def finished(self, cell: Cell) -> list[Run]:
+        """Return the finished runs of a cell that have all it measures, by seed.
+
+        A copy that was put aside, such as `...-s0.bak`, is none of them.
+        """
+        start = cell.run_name(0).removesuffix("0")
+        paths = [p for p in self.folder.glob(f"{start}*") if p.name.removeprefix(start).isdecimal()]
+        runs = [self.run(cell, path) for path in sorted(paths, key=_seed)]
+        return [run for run in runs if run is not None and has_extra(cell, run.folder)]
+
+    def missing(self, cell: Cell) -> list[int]:
+        """Return those of the seeds asked for that are not finished."""
+        done = {run.folder.name for run in self.finished(cell)}
+        return [seed for seed in range(cell.seeds) if cell.run_name(seed) not in done]
+
+    def untrained(self, cell: Cell) -> int:
+        """Return how many of the seeds asked for are still to be trained."""
+        return sum(self.run(cell, self.folder / cell.run_name(seed)) is None for seed in range(cell.seeds))
+
+    def run(self, cell: Cell, path: Path) -> Run | None:
+        """Return the run in `path` if it is finished; refuse one that is not what its name says."""
+        if path in self._opened:
+            _refuse_misnamed(cell, path, self._opened[path].manifest)
+            return self._opened[path]
+        run = trained_run(cell, path)
+        if run is not None:
+            self._opened[path] = run
+        return run
 
 
-def finished_runs(cell: Cell, folder: Path) -> list[Path]:
-    """Return the finished runs of a cell among the run folders in `folder`, by seed.
-
-    A copy that was put aside, such as `...-s0.bak`, is none of them.
-    """
-    start = cell.run_name(0).removesuffix("0")
-    runs = [p for p in folder.glob(f"{start}*") if p.name.removeprefix(start).isdecimal()]
-    trained = [path for path in runs if is_trained(cell, path)]
-    return [path for path in sorted(trained, key=_seed) if has_extra(cell, path)]
+def trained_run(cell: Cell, path: Path) -> Run | None:
+    """Return a cell's run in `path` if it is finished; refuse one that is not what its name says."""
+    if not (path / MANIFEST).exists():
+        return None
+    artifact = open_artifact(path, MANIFEST, "run")
+    _refuse_misnamed(cell, path, artifact.manifest)
+    return Run(artifact) if artifact.finished else None
 
 
 def _seed(path: Path) -> int:
     return int(path.name.rpartition("-s")[2])
 
 
-def is_trained(cell: Cell, path: Path) -> bool:
-    """Return whether the run is trained; refuse one that is not what its folder's name says."""
-    if not (path / "config.json").exists():
-        return False
-    run = open_artifact(path, "config.json", "run")
-    config = {**plain(cell.train), "seed": _seed(path)}
-    same = run.manifest["inputs"]["config"] == config and _has_labels_of(cell, run.manifest)
-    if not same or _dataset(run.manifest) != cell.data.dataset:
+def _refuse_misnamed(cell: Cell, path: Path, manifest: dict[str, Any]) -> None:
+    """Raise if a run is not the one of the cell and seed that its folder is named by."""
+    inputs = manifest["inputs"]
+    same = inputs["config"] == {**plain(cell.train), "seed": _seed(path)} and _has_labels_of(cell, inputs)
+    if not same or inputs["dataset"] != cell.data.dataset:
         fix = "the folder was renamed or changed: take it away"
-        raise SemmixError(f"{path} is no run of {cell.name}", run.manifest["inputs"], fix)
-    return run.finished
+        raise SemmixError(f"{path} is no run of {cell.name}", inputs, fix)
 
 
-def _has_labels_of(cell: Cell, manifest: dict[str, Any]) -> bool:
+def _has_labels_of(cell: Cell, inputs: dict[str, Any]) -> bool:
     """Return whether a run learned from labels of the cell's scheme and scale, or from none."""
-    mixing, mixed = cell.mixing, manifest["inputs"].get("mixed")
+    mixing, mixed = cell.mixing, inputs.get("mixed")
     if mixing is None or mixed is None:
         return mixing is None and mixed is None
-    scales = {mixing.scale, mixed["scale"]} - {None}  # chosen by a rule, or of no use
+    scales = {mixing.scale, mixed["scale"]} - {None}  # None: chosen on validation images, or unused
     return mixed["labels"] == mixing.labels and len(scales) < 2
 
 
@@ -145,54 +157,41 @@ def has_extra(cell: Cell, path: Path) -> bool:
     return all((path / name).exists() for name in extra_files(cell))
 
 
-def _dataset(manifest: dict[str, Any]) -> str:
-    return manifest["inputs"]["dataset"]
-
-
 def extra_files(cell: Cell) -> tuple[str, ...]:
     """Return the files a cell needs besides those every run has."""
     if cell.measure.startswith("ood:"):
-        return (foreign_file(cell.measure.removeprefix("ood:")),)
+        return (logits_file(cell.measure.replace("ood:", "ood-")),)
     return {"plain": (), "hours": (SPEED,), "piece": (PROXIMITY,), "procal": (PROXIMITY,), "tta": (PROXIMITY, TTA)}[
         cell.measure
     ]
 
 
-def measure_run(run: Path, cell: Cell, protocol: Protocol) -> dict[str, float]:
+def measure_run(run: Run, cell: Cell, protocol: Protocol) -> dict[str, float]:
     """Return the cell's numbers for one run, by metric, from the files in its folder alone."""
     if cell.measure == "hours":
-        return {"hours": read_json(run / SPEED)["hours"]}
-    val_logits, val_labels = _logits(run / "logits-val.safetensors")
-    logits, labels = _logits(run / "logits-test.safetensors")
-    scaler = TemperatureScaler(search=protocol.temperature).fit(val_logits, val_labels)
-    temperature = {"temperature": scaler.temperature}
+        return {"hours": read_json(run.folder / SPEED)["hours"]}
+    labels = run.test.labels
     if cell.measure.startswith("ood:"):
-        foreign, _ = _logits(run / extra_files(cell)[0])
-        by = scaler.temperature if cell.scaled else 1.0
-        return {"auroc": ood_auroc(ood_score(logits / by), ood_score(foreign / by)), **temperature}
+        temperature = run.temperature_by(protocol.temperature) if cell.scaled else 1.0
+        return {"auroc": ood_auroc(*ood_scores(run, cell.measure.removeprefix("ood:"), temperature))}
     if cell.measure == "plain":
-        after = _numbers(scaler.transform(logits), labels, protocol)
+        temperature = run.temperature_by(protocol.temperature)
+        after = _numbers(run.test.probs(temperature), labels, protocol)
         later = {f"{key}_ts": value for key, value in after.items()}
-        return {**_numbers(logits.softmax(1), labels, protocol), **later, **temperature}
+        return {**_numbers(run.test.probs(), labels, protocol), **later, "temperature": temperature}
 
-    near_val, near_test = read_named_tensors(run / PROXIMITY, "val", "test")
-    probs: Any = logits.softmax(1)
+    near_val, near_test = read_named_tensors(run.folder / PROXIMITY, "val", "test")
+    probs: Any = run.test.probs()
     if cell.measure == "tta":
-        probs = _logits(run / TTA)[0].softmax(1)
+        probs = Logits.read(run.folder / TTA).probs()
     if cell.measure == "procal":
-        calibrator = DensityRatioCalibrator().fit(val_logits, val_labels, near_val)
-        probs = calibrator.transform(logits, near_test)
+        calibrator = DensityRatioCalibrator().fit(run.val.logits, run.val.labels, near_val)
+        probs = calibrator.transform(run.test.logits.astype(np.float64), near_test)
     return {**_numbers(probs, labels, protocol), "piece": piece(probs, labels, near_test)}
 
 
-def _numbers(probs: Any, labels: Tensor, protocol: Protocol) -> dict[str, float]:
+def _numbers(probs: Any, labels: Any, protocol: Protocol) -> dict[str, float]:
     numbers = summary(probs, labels)
     if protocol.overconfidence == "weighted":
         numbers |= {"oe": weighted_oe(probs, labels), "ue": weighted_ue(probs, labels)}
     return numbers
-
-
-def _logits(path: Path) -> tuple[Tensor, Tensor]:
-    """Return logits as float64 [N, K] and labels [N]."""
-    logits, labels = read_named_tensors(path, "logits", "labels")
-    return logits.to(torch.float64), labels.long()

@@ -20,7 +20,7 @@ from semmix.data.config import DatasetConfig
 from semmix.diffusion import load_generator
 from semmix.experiments.cells import OWN, Cell, Mixing
 from semmix.experiments.cost import training_hours
-from semmix.experiments.results import PROXIMITY, SPEED, TTA, has_extra, is_trained, keep_run
+from semmix.experiments.results import PROXIMITY, SPEED, TTA, has_extra, keep_run, trained_run
 from semmix.mixing.draw import make_mixsets
 from semmix.mixing.labels import lambda_grid
 from semmix.mixing.plan import MixPlan, all_pairs
@@ -28,7 +28,7 @@ from semmix.mixing.store import MixSets
 from semmix.networks import Classifier
 from semmix.networks.encoders import load_encoder
 from semmix.networks.saved import load_classifier
-from semmix.report.foreign import predict_foreign
+from semmix.report.ood import predict_ood
 from semmix.training.classifier import train_classifier
 from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
@@ -41,7 +41,7 @@ def run_cell(cell: Cell, seed: int, out: Path, keep: Path | None = None, runtime
     As soon as it is finished, the run is also kept in the folder `keep`.
     """
     data, run = load_data(cell.data), out / "runs" / cell.run_name(seed)
-    if not is_trained(cell, run):
+    if trained_run(cell, run) is None:
         source = mixed_source(cell, out, runtime) if cell.mixing else None
         train_classifier(data, replace(cell.train, seed=seed), run, source, runtime)
     if not has_extra(cell, run):
@@ -116,7 +116,7 @@ def own_generator(mixing: Mixing, out: Path, runtime: Runtime) -> Path:
 def write_extra(cell: Cell, run: Path, data: Dataset, device_name: str) -> None:
     """Write what a cell measures besides its logits, with the trained network."""
     if cell.measure.startswith("ood:"):
-        predict_foreign(run, cell.measure.removeprefix("ood:"), device_name)
+        predict_ood(run, cell.measure.removeprefix("ood:"), device_name)
         return
     device = pick_device(device_name)
     if cell.measure == "hours":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from semmix.calibration import Interval, Metric
 from semmix.experiments.cells import Cell
 from semmix.experiments.published import COLUMNS
-from semmix.report.tables import escape_latex, escape_markdown, show_estimate
+from semmix.report.rows import show_estimate
+from semmix.report.table import Table
+from semmix.runs import Run
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Line:
     cell: Cell
     ours: dict[str, Interval]
     """By metric; empty where nothing was run."""
-    seeds: int
-    """Runs behind `ours`."""
+    runs: Sequence[Run]
+    """The runs behind `ours`, one for each seed."""
     command: str
     """What fills it, or what is missing before anything can; empty once it is filled."""
 
@@ -64,16 +64,29 @@ def _ranks(values: Sequence[float | None], groups: Sequence[str]) -> list[int | 
     ]
 
 
-def grid(lines: Sequence[Line], columns: Sequence[str]) -> list[list[str]]:
-    """Return the table's texts, headings first: ours, the paper's, and the difference."""
+def lines_table(lines: Sequence[Line], columns: Sequence[str]) -> Table:
+    """Return the table to read: ours, the paper's, and the difference."""
     key = rank_key(columns)
     heads = [COLUMNS[c].title for c in columns]
-    head = ["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].heading}"]
-    body = [
-        [line.cell.name, str(line.seeds), *(_text(line, c) for c in columns), _pair(*rank)]
+    rows = [
+        [line.cell.name, str(len(line.runs)), *(_text(line, c) for c in columns), _pair(*rank)]
         for line, rank in zip(lines, ranks(lines, key), strict=True)
     ]
-    return [head, *body]
+    return Table(["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].heading}"], rows)
+
+
+def numbers_table(lines: Sequence[Line], columns: Sequence[str]) -> Table:
+    """Return every number in full precision, shares as fractions, for CSV: a line per cell and metric."""
+    headings = ("cell", "seeds", "metric", "ours", "low", "high", "paper", "delta", "rank", "paper_rank", "to_fill")
+    rows = []
+    for key in columns:
+        for line, rank in zip(lines, ranks(lines, key), strict=True):
+            value = line.ours.get(key)
+            ours = [value.value, value.low, value.high] if value else [None] * 3
+            numbers = [*ours, line.cell.paper.get(key), delta(line, key), *rank]
+            texts = ["" if number is None else str(number) for number in numbers]
+            rows.append([line.cell.name, str(len(line.runs)), key, *texts, line.command])
+    return Table(headings, rows)
 
 
 def _text(line: Line, key: str) -> str:
@@ -99,50 +112,6 @@ def _pair(ours: object, paper: object) -> str:
     return f"{' ' if ours is None else ours} / {paper}"
 
 
-def render_text(rows: Sequence[Sequence[str]]) -> str:
-    """Return the table with aligned columns."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    head, *body = [
-        "  ".join([row[0].ljust(widths[0]), *(t.rjust(w) for t, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
-        for row in rows
-    ]
-    return "\n".join([head, "-" * (sum(widths) + 2 * len(widths) - 2), *body, ""])
-
-
-def render_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return the table in Markdown."""
-    head, *body = rows
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "".join(f"| {' | '.join(map(escape_markdown, line))} |\n" for line in lines)
-
-
-def render_latex(rows: Sequence[Sequence[str]]) -> str:
-    """Return the table in LaTeX (package booktabs)."""
-    head, *body = [" & ".join(map(escape_latex, row)) + r" \\" for row in rows]
-    start = [r"\begin{tabular}{l" + "r" * (len(rows[0]) - 1) + "}", r"\toprule"]
-    return "\n".join([*start, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def render_csv(lines: Sequence[Line], columns: Sequence[str]) -> str:
-    """Return every number in full precision, shares as fractions: a line per cell and metric."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(
-        ["cell", "seeds", "metric", "ours", "low", "high", "paper", "delta", "rank", "paper_rank", "to_fill"]
-    )
-    for key in columns:
-        for line, rank in zip(lines, ranks(lines, key), strict=True):
-            value = line.ours.get(key)
-            ours = [value.value, value.low, value.high] if value else ["", "", ""]
-            seen = [line.cell.paper.get(key), delta(line, key), *rank]
-            texts = ["" if v is None else v for v in seen]
-            writer.writerow([line.cell.name, line.seeds, key, *ours, *texts, line.command])
-    return file.getvalue()
-
-
 def render(lines: Sequence[Line], columns: Sequence[str], form: str) -> str:
     """Return the table as `text`, `markdown`, `latex` or `csv`."""
-    if form == "csv":
-        return render_csv(lines, columns)
-    rows = grid(lines, columns)
-    return {"text": render_text, "markdown": render_markdown, "latex": render_latex}[form](rows)
+    return numbers_table(lines, columns).csv() if form == "csv" else lines_table(lines, columns).render(form)

@@ -21,7 +21,7 @@ from semmix.experiments.cells import METHODS_BY_NAME, OWN, Cell, Setting
 from semmix.experiments.cost import cost_of, images_seen
 from semmix.experiments.jobs import run_together
 from semmix.experiments.protocols import PROTOCOLS, TRAININGS, Protocol, protocol_called
-from semmix.experiments.results import finished_runs, is_trained, keep_run, measure_run
+from semmix.experiments.results import RunFolder, keep_run, measure_run
 from semmix.experiments.running import plain_cell, run_cell
 from semmix.experiments.show import Line, render
 from semmix.methods import method
@@ -91,13 +91,13 @@ class TableConfig:
 
 def make_table(config: TableConfig) -> None:
     """Plan, run what is missing, and print what there is."""
-    cells = chosen_cells(config)
+    cells, runs = chosen_cells(config), RunFolder(config.from_ or config.out / "runs")
     if config.plan:
-        say("\n".join(plan_lines(cells, runs_folder(config), config.device)))
+        say("\n".join(plan_lines(cells, runs, config.device)))
         return
     if config.from_ is None:
-        run_missing(cells, config)
-    lines = table_lines(cells, config)
+        run_missing(cells, runs, config)
+    lines = table_lines(cells, runs, config)
     say(render(lines, table_called(config.name).columns, config.format))
     if config.format == "text":
         say("\n".join(footnotes(lines, config)))
@@ -132,77 +132,62 @@ def _of_methods(cells: list[Cell], methods: Sequence[str]) -> list[Cell]:
     return [cell for cell in cells if not wanted or cell.train.method in wanted]
 
 
-def runs_folder(config: TableConfig) -> Path:
-    """Return where finished runs are looked for."""
-    return config.from_ or config.out / "runs"
-
-
-def missing_seeds(cell: Cell, folder: Path) -> list[int]:
-    """Return the seeds of a cell that are not finished in `folder`."""
-    done = {run.name for run in finished_runs(cell, folder)}
-    return [seed for seed in range(cell.seeds) if cell.run_name(seed) not in done]
-
-
-def plan_lines(cells: Sequence[Cell], folder: Path, device: str = "auto") -> list[str]:
+def plan_lines(cells: Sequence[Cell], runs: RunFolder, device: str = "auto") -> list[str]:
     """Return one line for each cell and one for the cost of what is missing."""
     lines = []
     for cell in cells:
-        missing = len(missing_seeds(cell, folder))
+        missing = len(runs.missing(cell))
         state = cell.needs and f"needs {cell.needs}"
         state = state or f"{cell.seeds - missing} of {cell.seeds} seeds done"
         lines.append(f"{cell.name}  {images_seen(cell):,} images each; {state}")
-    return [*lines, str(cost_of(_to_do(cells, folder), device))]
+    return [*lines, str(cost_of(_to_do(cells, runs), device))]
 
 
-def _to_do(cells: Sequence[Cell], folder: Path) -> list[tuple[Cell, int]]:
+def _to_do(cells: Sequence[Cell], runs: RunFolder) -> list[tuple[Cell, int]]:
     """Return the cells that can run, each with its seeds to train; the same runs only once."""
     able = {cell.run_name(0): cell for cell in cells if not cell.needs}
-    to_do = {name: (cell, _untrained(cell, folder)) for name, cell in able.items()}
+    to_do = {name: (cell, runs.untrained(cell)) for name, cell in able.items()}
     for cell, missing in [*to_do.values()]:
         if missing and cell.mixing and cell.mixing.encoder == OWN:
             encoder = plain_cell(cell)
-            to_do.setdefault(encoder.run_name(0), (encoder, _untrained(encoder, folder)))
+            to_do.setdefault(encoder.run_name(0), (encoder, runs.untrained(encoder)))
     return [*to_do.values()]
 
 
-def _untrained(cell: Cell, folder: Path) -> int:
-    runs = [folder / cell.run_name(seed) for seed in range(cell.seeds)]
-    return sum(not is_trained(cell, run) for run in runs)
-
-
-def run_missing(cells: Sequence[Cell], config: TableConfig) -> None:
+def run_missing(cells: Sequence[Cell], runs: RunFolder, config: TableConfig) -> None:
     """Say what is to do and do it: the first seed of every cell, then the second, ..."""
-    folder = runs_folder(config)
     if config.keep:
-        for run in {run for cell in cells for run in finished_runs(cell, folder)}:
+        for run in {run for cell in cells for run in runs.finished(cell)}:
             keep_run(run, config.keep)
-    cost = cost_of(_to_do(cells, folder), config.device)
+    cost = cost_of(_to_do(cells, runs), config.device)
     if cost.num_runs:
         say(str(cost))
-    runs = [(cell, seed) for cell in cells if not cell.needs for seed in missing_seeds(cell, folder)]
-    runs.sort(key=lambda run: run[1])
+    missing = [(cell, seed) for cell in cells if not cell.needs for seed in runs.missing(cell)]
+    missing.sort(key=lambda job: job[1])
     runtime = Runtime(device=config.device)
     if config.jobs > 1:
-        run_together(runs, config.out, config.jobs, config.keep, runtime)
+        run_together(missing, config.out, config.jobs, config.keep, runtime)
     else:
-        for cell, seed in runs:
+        for cell, seed in missing:
             run_cell(cell, seed, config.out, config.keep, runtime)
 
 
-def table_lines(cells: Sequence[Cell], config: TableConfig) -> list[Line]:
+def table_lines(cells: Sequence[Cell], runs: RunFolder, config: TableConfig) -> list[Line]:
     """Return the table's lines from the finished runs; a cell without any is blank."""
-    folder, protocol = runs_folder(config), protocol_called(config.protocol)
-    return [_line(cell, folder, protocol, config) for cell in cells]
+    protocol = protocol_called(config.protocol)
+    return [_line(cell, runs, protocol, config) for cell in cells]
 
 
-def _line(cell: Cell, folder: Path, protocol: Protocol, config: TableConfig) -> Line:
-    runs = [] if cell.needs else finished_runs(cell, folder)
+def _line(cell: Cell, folder: RunFolder, protocol: Protocol, config: TableConfig) -> Line:
+    runs = [] if cell.needs else folder.finished(cell)
     numbers = [measure_run(run, cell, protocol) for run in runs]
+    for run in runs:
+        run.release()  # a table may have more runs than memory holds
     ours = {key: mean_interval([n[key] for n in numbers]) for key in (numbers[0] if numbers else ())}
     to_fill = cell.needs and f"needs {cell.needs}"
-    if not to_fill and missing_seeds(cell, folder):
+    if not to_fill and folder.missing(cell):
         to_fill = command_for(cell, config)
-    return Line(cell, ours, len(runs), to_fill)
+    return Line(cell, ours, runs, to_fill)
 
 
 def command_for(cell: Cell, config: TableConfig) -> str:
@@ -226,10 +211,8 @@ def footnotes(lines: Sequence[Line], config: TableConfig) -> list[str]:
     notes = ["ours ± 95 % interval over seeds / the paper's (ours less the paper's)"]
     if config.budget != "full":
         notes.append(f"budget {config.budget}: not to be compared with the paper")
-    folder = runs_folder(config)
-    shown = [run for line in lines if line.ours for run in finished_runs(line.cell, folder)]
-    if table.figure and shown:
-        runs = dict.fromkeys(map(str, shown))
+    runs = dict.fromkeys(str(run.folder) for line in lines for run in line.runs)
+    if table.figure and runs:
         notes.append(f"the figure: {shlex.join(['semmix', 'report', *runs])}")
     blank = [f"  {line.cell.name}: {line.command}" for line in lines if line.command]
     return [*notes, *(["to fill:", *blank] if blank else [])]

@@ -11,7 +11,6 @@ from tyro.conf import OmitArgPrefixes
 from semmix.annotation import Annotation, annotate_mixsets
 from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError
-from semmix.core.files import read_named_tensors
 from semmix.core.progress import say
 from semmix.core.runtime import Runtime
 from semmix.core.telling import tell
@@ -29,8 +28,11 @@ from semmix.mixing.pairs import partner_pairs
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
 from semmix.networks.encoders import load_encoder
-from semmix.report import aggregate, open_gallery, write_report
-from semmix.report.tables import render_text
+from semmix.report import aggregate, open_gallery
+from semmix.report.html import write_rows
+from semmix.report.rows import results_table
+from semmix.report.table import terminal_width
+from semmix.runs import Run
 from semmix.training.classifier import TrainConfig, train_classifier
 from semmix.training.generator import GeneratorConfig, train_generator
 from semmix.training.mixed import MixedSource, load_mixed
@@ -99,17 +101,13 @@ def fit(config: FitConfig) -> Path:
         notes = _annotate(config, data, store, plain)
         source = load_mixed(store.folder, notes.artifact.folder)
         gallery = open_gallery(store.folder, notes.artifact.folder)
-    runs = [train_run(config, data, name, seed, source) for name in config.methods for seed in range(config.seeds)]
+    trained = [train_run(config, data, name, seed, source) for name in config.methods for seed in range(config.seeds)]
 
-    report = write_report(
-        runs,
-        config.out / "report.html",
-        title=f"semmix on {data.name}",
-        class_names=data.class_names,
-        gallery=gallery,
-        baseline=config.methods[0],
-    )
-    say(render_text(aggregate(runs, baseline=config.methods[0])))
+    runs, baseline = [Run.open(folder) for folder in trained], config.methods[0]
+    rows = aggregate(runs, baseline)
+    out, title = config.out / "report.html", f"semmix on {data.name}"
+    report = write_rows(rows, out, title=title, class_names=data.class_names, gallery=gallery, baseline=baseline)
+    say(results_table(rows).text(terminal_width()))
     best, why = best_run(runs)
     model = ship(best, config.out / "model")
     tell("what came of it:", closing_words(best, why))
@@ -156,8 +154,8 @@ def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
     if config.partners is None:
         pairs = all_pairs(data.num_classes)
     else:
-        logits, labels = read_named_tensors(plain / "logits-val.safetensors", "logits", "labels")
-        pairs = partner_pairs(logits, labels, config.partners)
+        val = Run.open(plain).val
+        pairs = partner_pairs(torch.from_numpy(val.logits), torch.from_numpy(val.labels), config.partners)
     plan = MixPlan(
         num_classes=data.num_classes,
         num_sets=config.sets_per_pair * len(pairs),

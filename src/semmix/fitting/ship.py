@@ -9,32 +9,28 @@ from pathlib import Path
 
 import numpy as np
 
-from semmix.calibration import TemperatureScaler
 from semmix.calibration.metrics import log_losses
 from semmix.core.files import read_json
 from semmix.core.progress import harmless
 from semmix.deploy import can_write_onnx, export_model
 from semmix.deploy.model import MANIFEST
-from semmix.deploy.rules import temperature_is_fitted, validation_answers
 from semmix.networks.saved import load_classifier
-from semmix.report import load_run
-from semmix.report.tables import METHOD_NAMES, percent
-from semmix.runs import Predictions
+from semmix.report.rows import METHOD_NAMES, percent
+from semmix.runs import Predictions, Run
 
 SURE, UNSURE = 0.9, 0.6
 
 
-def best_run(runs: Sequence[Path]) -> tuple[Path, str]:
+def best_run(runs: Sequence[Run]) -> tuple[Run, str]:
     """Return the run to ship, and why: of the method that fits validation images best, the best.
 
     Fit is the NLL after temperature scaling; the test images have no say, so they stay a test. The
     first run's method, the plain one, gives way only to one that fits better beyond chance: what
     cannot be shown to help may do harm.
     """
-    by_method: dict[str, dict[Path, np.ndarray]] = defaultdict(dict)
+    by_method: dict[str, dict[Run, np.ndarray]] = defaultdict(dict)
     for run in runs:
-        method = read_json(run / "config.json")["inputs"]["config"]["method"]
-        by_method[method][run] = validation_losses(run)
+        by_method[run.method][run] = validation_losses(run)
     losses = {name: np.mean(list(found.values()), axis=0) for name, found in by_method.items()}
     plain, ranked = next(iter(losses)), sorted(losses, key=lambda name: losses[name].mean())
     clear = (name for name in ranked if is_clear(losses[plain] - losses[name]))
@@ -46,10 +42,9 @@ def best_run(runs: Sequence[Path]) -> tuple[Path, str]:
     return min(by_method[best], key=lambda run: by_method[best][run].mean()), why
 
 
-def validation_losses(run: Path) -> np.ndarray:
+def validation_losses(run: Run) -> np.ndarray:
     """Return a run's NLL of each validation image after the temperature fitted to them."""
-    logits, labels = validation_answers(run)
-    return log_losses(TemperatureScaler().fit_transform(logits, labels), labels)
+    return log_losses(run.val.probs(run.temperature), run.val.labels)
 
 
 def is_clear(gains: np.ndarray) -> bool:
@@ -57,7 +52,7 @@ def is_clear(gains: np.ndarray) -> bool:
     return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
 
 
-def ship(run: Path, out: Path) -> Path:
+def ship(run: Run, out: Path) -> Path:
     """Write the run as a model folder; a model of another run there gives way to it.
 
     So does one made when ONNX could not be written and now can, or the other way round.
@@ -65,9 +60,9 @@ def ship(run: Path, out: Path) -> Path:
     onnx = can_write_onnx()
     if (out / MANIFEST).exists():
         made_from = read_json(out / MANIFEST).get("inputs", {})
-        if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run)[1], onnx):
+        if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run.folder)[1], onnx):
             _make_way(out)
-    return export_model(run, out, onnx=onnx)
+    return export_model(run.folder, out, onnx=onnx)
 
 
 def _make_way(model: Path) -> None:
@@ -76,20 +71,15 @@ def _make_way(model: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def closing_words(run: Path, why: str) -> list[str]:
+def closing_words(run: Run, why: str) -> list[str]:
     """Return why this model is shipped, and what its confidence is worth on the test images."""
-    trained = load_run(run)
-    method = METHOD_NAMES.get(trained.settings["method"], trained.settings["method"])
-    return [
-        f"the model is {method}, seed {trained.seed}: {why}",
-        *_unfitted(run),
-        *worth(trained.after, trained.manifest["class_names"]),
-    ]
+    method = METHOD_NAMES.get(run.method, run.method)
+    return [f"the model is {method}, seed {run.seed}: {why}", *_unfitted(run), *worth(run.after, run.class_names)]
 
 
-def _unfitted(run: Path) -> list[str]:
+def _unfitted(run: Run) -> list[str]:
     """Say so where nothing could be learned of how sure to be."""
-    if temperature_is_fitted(run):
+    if run.temperature_is_fitted:
         return []
     return [
         "no validation image was wrong: the temperature could not be fitted, and its confidence is "

@@ -11,9 +11,9 @@ import numpy as np
 from markupsafe import Markup
 
 from semmix.calibration import Interval, aurc, reliability, risk_coverage
-from semmix.report.foreign import FALSE_ALARMS, Noticed
+from semmix.report.ood import FALSE_ALARMS, Detection
+from semmix.report.rows import Row, percent
 from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_style, tag
-from semmix.report.tables import Row, percent
 from semmix.runs import Predictions, Run
 
 NUM_BINS = 15
@@ -183,15 +183,15 @@ def risk_chart(series: Sequence[Series]) -> Markup:
     )
 
 
-def roc_chart(noticed: Sequence[Noticed], dataset: str) -> Markup:
-    """Return the share of foreign images found against the share of test images called foreign."""
+def roc_chart(detections: Sequence[Detection], dataset: str) -> Markup:
+    """Return the share of OOD images found against the share of test images called OOD."""
     frame = Frame((0, 1), (0, 1), height=300)
-    areas = "; ".join(f"{each.name} {percent(each.auroc.value)}" for each in noticed)
+    areas = "; ".join(f"{each.name} {percent(each.auroc.value)}" for each in detections)
     return frame.drawing(
         f"ROC curves for images of {dataset}. Area under the curve: {areas}.",
-        frame.axes("test images called foreign, %", "foreign images found, %", PERCENT_TICKS, PERCENT_TICKS),
+        frame.axes("test images called OOD, %", "OOD images found, %", PERCENT_TICKS, PERCENT_TICKS),
         frame.segment((0, 0), (1, 1), "honest"),
-        *(frame.line([0, *FALSE_ALARMS], [0, *each.found], f"line {series_style(each.place)}") for each in noticed),
+        *(frame.line([0, *FALSE_ALARMS], [0, *each.found], f"line {series_style(each.place)}") for each in detections),
     )
 
 

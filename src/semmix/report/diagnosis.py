@@ -18,8 +18,8 @@ from semmix.mixing.store import MixSets
 from semmix.networks.saved import load_classifier
 from semmix.report.gallery import Gallery, lambda_chart, sprites
 from semmix.report.page import write_page
+from semmix.report.rows import percent
 from semmix.report.svg import Frame, round_ticks, series_style, spread
-from semmix.report.tables import percent
 
 MEASURES = {"total_variation": total_variation, "cross_entropy": nll, "kl_divergence": kl_divergence}
 NUM_SHOWN = 10

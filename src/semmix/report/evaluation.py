@@ -9,7 +9,7 @@ from typing import Any
 from semmix.calibration import USUAL, Interval, Metric, interval
 from semmix.report.charts import NUM_BINS, Series, verdict
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.tables import percent
+from semmix.report.rows import percent
 from semmix.runs import Predictions
 
 

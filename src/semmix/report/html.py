@@ -17,11 +17,12 @@ from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.progress import say
 from semmix.report import words
 from semmix.report.charts import Series, forest_chart, roc_chart, training_chart
-from semmix.report.foreign import FOREIGN_METRICS, noticed, predict_foreign
 from semmix.report.gallery import Gallery, lambda_chart, open_gallery, pair_chart, sprites
+from semmix.report.ood import OOD_METRICS, detections, predict_ood
 from semmix.report.page import make_breakdown, make_card, make_risks, write_page
-from semmix.report.tables import TASK, TEMPERATURE, Row, aggregate, render_text, unlike
-from semmix.runs import Run, load_run
+from semmix.report.rows import TASK, TEMPERATURE, Row, aggregate, results_table, unlike
+from semmix.report.table import terminal_width
+from semmix.runs import Run
 
 MAX_PAIR_CHARTS = 60
 """Pairs of classes whose lambda curves are drawn."""
@@ -54,8 +55,8 @@ class ReportConfig:
     num_sets: int = 45
     """How many mixed sets to show."""
     ood: tuple[str, ...] = ()
-    """Data sets whose test images should look foreign: runs without logits on them predict them
-    first, which needs their weights. Logits that a run has are always shown."""
+    """Data sets of other classes, whose test images are out-of-distribution. Runs without logits on them
+    predict them first, which needs their weights. Logits that a run has are always shown."""
     device: str = "auto"
     """Where to predict: auto, cpu or cuda."""
 
@@ -77,18 +78,19 @@ class ReportConfig:
 
 def run_report(config: ReportConfig) -> Path:
     """Print the results' table and write the report that `config` describes; return its path."""
+    runs = [Run.open(folder) for folder in config.runs]
     if config.baseline != ReportConfig.baseline:  # without the usual one nothing is compared
-        methods = {load_run(run).settings["method"] for run in config.runs}
+        methods = {run.method for run in runs}
         if config.baseline not in methods:
             raise unknown_name("baseline", config.baseline, methods)
     gallery = None
     if config.mixsets and config.annotation:
         gallery = open_gallery(config.mixsets, config.annotation, config.num_sets)
-    for run, dataset in product(config.runs, config.ood):
-        predict_foreign(run, dataset, config.device)
-    path = write_report(list(config.runs), config.out, title=config.title, gallery=gallery, baseline=config.baseline)
-    rows = aggregate(config.runs, config.baseline)
-    say(render_text(rows))
+    for run, dataset in product(runs, config.ood):
+        predict_ood(run, dataset, config.device)
+    rows = aggregate(runs, config.baseline)
+    path = write_rows(rows, config.out, title=config.title, gallery=gallery, baseline=config.baseline)
+    say(results_table(rows).text(terminal_width()))
     for difference in filter(None, map(unlike, rows)):
         say(f"not trained alike: {difference}")
     say(f"wrote {path}")
@@ -96,7 +98,7 @@ def run_report(config: ReportConfig) -> Path:
 
 
 def write_report(
-    runs: Sequence[Path],
+    runs: Sequence[Run | str | Path],
     out: Path,
     *,
     title: str,
@@ -107,15 +109,30 @@ def write_report(
     """Write one self-contained HTML file about `runs`; return its path.
 
     Args:
-        runs: Folders of finished runs, over any methods and seeds.
+        runs: Finished runs or their folders, over any methods and seeds.
+        out: The file to write.
+        title: Heading of the page.
         class_names: Names of the classes; by default the runs' own, or numbers.
         gallery: Mixed sets to show.
         baseline: The method that the others are compared with.
     """
     rows = aggregate(runs, baseline)
+    return write_rows(rows, out, title=title, class_names=class_names, gallery=gallery, baseline=baseline)
+
+
+def write_rows(
+    rows: Sequence[Row],
+    out: Path,
+    *,
+    title: str,
+    class_names: Sequence[str] | None = None,
+    gallery: Gallery | None = None,
+    baseline: str = "ce",
+) -> Path:
+    """Write the page of `write_report` about rows that are there already; return its path."""
     before = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]
     after = [Series(row.name, tuple(run.after for run in row.runs)) for row in rows]
-    training, foreign = _training(rows), noticed(rows)
+    training, outside = _training(rows), detections(rows)
     return write_page(
         "report.html",
         out,
@@ -123,9 +140,9 @@ def write_report(
         baseline=baseline,
         rows=rows,
         names=[row.name for row in rows],
-        num_runs=len(runs),
+        num_runs=sum(len(row.runs) for row in rows),
         facts=_facts(rows),
-        sections=_sections(bool(training), bool(foreign), gallery is not None),
+        sections=_sections(bool(training), bool(outside), gallery is not None),
         metrics=USUAL,
         temperature=TEMPERATURE,
         compared=[row for row in rows if row.change_before],
@@ -133,8 +150,8 @@ def write_report(
         cards=_cards(before, after),
         training=training,
         risk=make_risks(before),
-        foreign={name: (each, roc_chart(each, name)) for name, each in foreign.items()},
-        foreign_metrics=FOREIGN_METRICS,
+        ood={name: (each, roc_chart(each, name)) for name, each in outside.items()},
+        ood_metrics=OOD_METRICS,
         parts=[
             make_breakdown(series, _class_names(row, class_names)) for row, series in zip(rows, before, strict=True)
         ],
@@ -149,8 +166,8 @@ def write_report(
 
 def _class_names(row: Row, given: Sequence[str] | None) -> Sequence[str]:
     """Return the names that were given, else those the run recorded, else numbers."""
-    num_classes = row.runs[0].before.probs.shape[1]
-    names = given or row.runs[0].manifest.get("class_names") or [str(k) for k in range(num_classes)]
+    num_classes = row.runs[0].test.logits.shape[1]
+    names = given or row.runs[0].class_names
     if len(names) != num_classes:
         seen = f"{len(names)} names for {num_classes} classes of {row.name}"
         raise SemmixError("class names do not fit", seen, "pass one name per class")
@@ -182,11 +199,11 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _sections(has_training: bool, has_foreign: bool, has_sets: bool) -> list[tuple[str, str]]:
+def _sections(has_training: bool, has_ood: bool, has_sets: bool) -> list[tuple[str, str]]:
     sections = [("results", "Results"), ("reliability", "Reliability")]
     sections += [("training", "Training")] if has_training else []
     sections += [("risk", "Risk")]
-    sections += [("foreign", "Foreign images")] if has_foreign else []
+    sections += [("ood", "Out-of-distribution images")] if has_ood else []
     sections += [("sets", "Mixed sets")] if has_sets else []
     return [*sections, ("classes", "Classes"), ("runs", "Runs")]
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from semmix.calibration import Interval, ece_of_chance
-from semmix.report.tables import ECE, Row, percent
+from semmix.report.rows import ECE, Row, percent
 
 SAME_ACCURACY = 0.005
 """Accuracies whose difference surely stays within half a point are called the same."""

@@ -1,4 +1,4 @@
-"""Foreign images: a run's logits on them, curves and areas against plain counting, the page."""
+"""OOD images: a run's logits on them, curves and areas against plain counting, the page."""
 
 import shutil
 
@@ -14,11 +14,11 @@ from semmix.cli.main import main
 from semmix.core.files import write_tensors
 from semmix.data import load_dataset
 from semmix.networks.saved import save_classifier
-from semmix.report import load_run, predict_foreign, write_report
+from semmix.report import predict_ood, write_report
 from semmix.report.charts import roc_chart
-from semmix.report.foreign import FALSE_ALARMS, noticed, roc_curve
-from semmix.report.tables import aggregate
-from semmix.runs import Strangeness
+from semmix.report.ood import FALSE_ALARMS, Scores, detections, roc_curve
+from semmix.report.rows import aggregate
+from semmix.runs import Run
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def trained(tmp_path, make_run):
 
 def test_a_run_predicts_images_of_another_data_set(trained, noise):
     folder, network = trained
-    path = predict_foreign(folder, str(noise), "cpu")
+    path = predict_ood(folder, str(noise), "cpu")
     assert path == folder / "logits-ood-noise.safetensors"
     split = load_dataset(str(noise), size=8).test
     tensors = load_file(path)
@@ -53,70 +53,70 @@ def test_a_run_predicts_images_of_another_data_set(trained, noise):
     assert torch.equal(tensors["labels"], split.labels)
     assert torch.allclose(tensors["logits"], expected, atol=1e-6)
     first = path.stat().st_mtime_ns
-    predict_foreign(folder, str(noise), "cpu")
+    predict_ood(folder, str(noise), "cpu")
     assert path.stat().st_mtime_ns == first
 
 
 def test_other_images_of_the_same_name_are_refused(trained, noise, tmp_path):
     folder, _ = trained
-    path = predict_foreign(folder, str(noise), "cpu")
+    path = predict_ood(folder, str(noise), "cpu")
     other = shutil.copytree(noise, tmp_path / "elsewhere" / noise.name)
     for image in other.rglob("*.png"):
         ImageOps.invert(Image.open(image)).save(image)
     with pytest.raises(SemmixError, match=r"another data set of this name(.|\n)*delete or rename"):
-        predict_foreign(folder, str(other), "cpu")
+        predict_ood(folder, str(other), "cpu")
     write_tensors(path, load_file(path))  # as files were before they named their images
-    assert predict_foreign(folder, str(other), "cpu") == path
+    assert predict_ood(folder, str(other), "cpu") == path
     path.write_bytes(b"nothing")
     with pytest.raises(SemmixError, match="cannot read"):
-        predict_foreign(folder, str(other), "cpu")
+        predict_ood(folder, str(other), "cpu")
 
 
-def test_its_own_images_are_not_foreign_however_they_are_named(trained, noise, make_run, tmp_path, monkeypatch):
+def test_its_own_images_are_not_ood_however_they_are_named(trained, noise, make_run, tmp_path, monkeypatch):
     folder, _ = trained
     make_run(folder, "ce", 0, dataset=noise.name)
     monkeypatch.chdir(noise.parent)
     for name in ("noise", "noise/", "./noise", str(noise)):
         with pytest.raises(SemmixError, match="own data set has this name"):
-            predict_foreign(folder, name, "cpu")
+            predict_ood(folder, name, "cpu")
     digest = load_dataset(str(noise), size=8).test.digest
     make_run(folder, "ce", 0, dataset="before-it-was-renamed", origins={"test": digest})
-    with pytest.raises(SemmixError, match="not foreign"):
-        predict_foreign(folder, str(noise), "cpu")
+    with pytest.raises(SemmixError, match="not out-of-distribution"):
+        predict_ood(folder, str(noise), "cpu")
     assert not list(folder.glob("logits-ood-*"))
 
 
 def test_mistakes_are_answered(trained, noise, make_run, tmp_path):
     folder, _ = trained
     with pytest.raises(SemmixError, match="own data set has this name"):
-        predict_foreign(folder, "digits")
+        predict_ood(folder, "digits")
     bare = make_run(tmp_path / "bare", "ce", 0)
     with pytest.raises(SemmixError, match="no trained classifier"):
-        predict_foreign(bare, str(noise))
+        predict_ood(bare, str(noise))
     grey = classifier("small", num_classes=4, in_channels=1, image_size=8)
     save_classifier(grey, "small", (1, 8, 8), folder)
     colour = shutil.copytree(noise, tmp_path / "colour")
     for path in colour.rglob("*.png"):
         Image.open(path).convert("RGB").save(path)
     with pytest.raises(SemmixError, match="3 channels, the network takes 1"):
-        predict_foreign(folder, str(colour))
+        predict_ood(folder, str(colour))
 
 
 def test_curve_and_area_by_counting():
     """Ties included: entropies are rounded."""
     draw = np.random.default_rng(1)
-    known, foreign = draw.random(70).round(1), (draw.random(50) + 0.3).round(1)
-    alarms, found = roc_curve(Strangeness(known, foreign))
+    known, outside = draw.random(70).round(1), (draw.random(50) + 0.3).round(1)
+    alarms, found = roc_curve(Scores(known, outside))
     assert (alarms[0], found[0], alarms[-1], found[-1]) == (0, 0, 1, 1)
     for threshold in np.unique(known):
         place = np.flatnonzero(np.isclose(alarms, np.mean(known >= threshold)))
-        assert np.isclose(found[place], np.mean(foreign >= threshold)).any()
+        assert np.isclose(found[place], np.mean(outside >= threshold)).any()
     area = np.sum(np.diff(alarms) * (found[1:] + found[:-1]) / 2)
-    assert area == pytest.approx(ood_auroc(known, foreign))
+    assert area == pytest.approx(ood_auroc(known, outside))
 
 
 @pytest.fixture
-def with_foreign(run_folders, tmp_path):
+def with_ood(run_folders, tmp_path):
     """The runs of two methods; all have logits on far images, CSM's first two on near ones too."""
     folders = [shutil.copytree(run, tmp_path / run.name) for run in run_folders]
     for n, folder in enumerate(folders):
@@ -129,12 +129,12 @@ def with_foreign(run_folders, tmp_path):
     return folders
 
 
-def test_rows_tell_what_their_runs_notice(with_foreign):
-    found = noticed(aggregate(with_foreign))
+def test_rows_tell_what_their_runs_detect(with_ood):
+    found = detections(aggregate(with_ood))
     assert {name: [each.name for each in found[name]] for name in found} == {"far": ["CE", "CSM"], "near": ["CSM"]}
     (near,) = found["near"]
     assert near.place == 1
-    runs = [load_run(folder) for folder in with_foreign if "csm" in folder.name][:2]
+    runs = [Run.open(folder) for folder in with_ood if "csm" in folder.name][:2]
     areas, passed, areas_after = [], [], []
     for run in runs:
         logits = load_file(run.folder / "logits-ood-near.safetensors")["logits"].double()
@@ -147,22 +147,22 @@ def test_rows_tell_what_their_runs_notice(with_foreign):
         areas_after.append(ood_auroc(*scores))
     assert near.auroc.value == pytest.approx(np.mean(areas), abs=1e-6)
     assert near.auroc.num == 2
-    assert near.let_in.value == pytest.approx(np.mean(passed), abs=1e-6)
+    assert near.fpr.value == pytest.approx(np.mean(passed), abs=1e-6)
     assert near.auroc_after.value == pytest.approx(np.mean(areas_after), abs=1e-6)
     assert near.auroc_after.value != near.auroc.value
-    # far images leave more doubt than near ones
+    # far images get predictions of higher entropy than near ones
     assert found["far"][1].auroc.value > near.auroc.value > 0.5
     assert near.found[0] <= near.found[50] <= near.found[-1] == FALSE_ALARMS[-1] == 1
 
 
-def test_the_report_shows_curves_of_foreign_images(with_foreign, run_folders, tmp_path):
-    page = write_report(with_foreign, tmp_path / "r.html", title="t").read_text()
-    for name, each in noticed(aggregate(with_foreign)).items():
+def test_the_report_shows_curves_of_ood_images(with_ood, run_folders, tmp_path):
+    page = write_report(with_ood, tmp_path / "r.html", title="t").read_text()
+    for name, each in detections(aggregate(with_ood)).items():
         assert str(roc_chart(each, name)) in page
         assert f"{100 * each[-1].auroc.value:.2f}" in page
-    assert 'href="#foreign"' in page
+    assert 'href="#ood"' in page
     without = write_report(run_folders, tmp_path / "w.html", title="t").read_text()
-    assert "foreign-title" not in without
+    assert "ood-title" not in without
 
 
 def test_the_command_predicts_what_is_missing(trained, noise, tmp_path, capsys):

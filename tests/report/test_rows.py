@@ -12,19 +12,17 @@ from scipy import stats
 from semmix import ece, nll
 from semmix.calibration import Interval, mean_interval
 from semmix.core.errors import SemmixError
-from semmix.report.tables import (
+from semmix.report.rows import (
     ACCURACY,
     ECE,
     aggregate,
-    render_csv,
-    render_latex,
-    render_markdown,
-    render_text,
+    numbers_table,
+    results_table,
     show_change,
     show_estimate,
     unlike,
 )
-from semmix.runs import load_run
+from semmix.runs import Run
 
 
 def about(value, half_width, num=3):
@@ -61,7 +59,7 @@ def test_rows_equal_plain_means_over_seeds(run_folders):
     ce, csm = aggregate(run_folders)
     assert (ce.name, csm.name) == ("CE", "CSM")
     assert ce.seeds == csm.seeds == [0, 1, 2]
-    mine, theirs = ([load_run(f) for f in run_folders[k : k + 3]] for k in (3, 0))
+    mine, theirs = ([Run.open(f) for f in run_folders[k : k + 3]] for k in (3, 0))
     errors = [[ece(run.before.probs, run.before.labels) for run in runs] for runs in (mine, theirs)]
     assert csm.before["ece"].value == pytest.approx(np.mean(errors[0]))
     differences = np.subtract(errors[0], errors[1])
@@ -84,7 +82,7 @@ def test_differences_use_shared_seeds_only(tmp_path, make_run):
     folders = [make_run(tmp_path / f"ce{s}", "ce", s, 2.0) for s in (0, 1)]
     folders += [make_run(tmp_path / f"ls{s}", "ls", s, 1.2) for s in (1, 2)]
     ce, ls = aggregate(folders)
-    shared = [load_run(tmp_path / name).before for name in ("ls1", "ce1")]
+    shared = [Run.open(tmp_path / name).before for name in ("ls1", "ce1")]
     assert ls.change_before["ece"].num == 1
     assert ls.change_before["ece"].value == pytest.approx(shared[0].metrics["ece"] - shared[1].metrics["ece"])
     assert not ce.change_before
@@ -244,19 +242,18 @@ def test_the_same_run_twice_is_refused(tmp_path, make_run):
 
 def test_unfinished_and_broken_runs_are_refused(tmp_path, make_run):
     with pytest.raises(SemmixError, match="not finished"):
-        load_run(make_run(tmp_path / "a", "ce", 0, finished=False))
+        Run.open(make_run(tmp_path / "a", "ce", 0, finished=False))
     folder = make_run(tmp_path / "b", "ce", 0)
     (folder / "logits-test.safetensors").write_bytes(b"nothing")
     with pytest.raises(SemmixError, match="cannot read"):
-        load_run(folder)
+        _ = Run.open(folder).before
 
 
-def test_text_and_markdown_hold_the_numbers(run_folders, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
+def test_text_and_markdown_hold_the_numbers(run_folders):
     rows = aggregate(run_folders)
     value = show_estimate(ECE, rows[1].before["ece"])
     change = show_change(ECE, rows[1].change_before["ece"])
-    text, markdown = render_text(rows), render_markdown(rows)
+    text, markdown = results_table(rows).text(120), results_table(rows).markdown()
     assert value in text
     line = markdown.splitlines()[3].split(" | ")
     assert line[0] == "| CSM"
@@ -264,10 +261,9 @@ def test_text_and_markdown_hold_the_numbers(run_folders, monkeypatch):
     assert line[-1] == f"{change} |"
 
 
-def test_narrow_terminals_fold_names_and_cut_no_figure(run_folders, monkeypatch):
+def test_narrow_terminals_fold_names_and_cut_no_figure(run_folders):
     rows = aggregate(run_folders)
-    monkeypatch.setenv("COLUMNS", "40")
-    text = render_text(rows)
+    text = results_table(rows).text(40)
     assert "…" not in text
     for row in rows:
         assert show_estimate(ECE, row.before["ece"]) in text
@@ -275,15 +271,17 @@ def test_narrow_terminals_fold_names_and_cut_no_figure(run_folders, monkeypatch)
 
 def test_renderers_escape_names(tmp_path, make_run):
     rows = aggregate([make_run(tmp_path / "a", "a_b|<i>[red]%\\", 0)])
-    assert "[red]" in render_text(rows)
-    assert r"a_b\|&lt;i>[red]%\\" in render_markdown(rows)
-    assert r"a\_b|<i>[red]\%\textbackslash{} & 1 &" in render_latex(rows)
-    assert r"& $\Delta$ ECE \% \\" in render_latex(rows)
+    table = results_table(rows)
+    assert "[red]" in table.text()
+    assert r"a_b\|&lt;i>[red]%\\" in table.markdown()
+    assert r"a\_b|<i>[red]\%\textbackslash{} & 1 &" in table.latex()
+    assert r"& $\Delta$ ECE \% \\" in table.latex()
+    assert ">a_b|&lt;i&gt;[red]%\\<" in table.html()
 
 
 def test_csv_holds_full_precision(run_folders):
     rows = aggregate(run_folders)
-    lines = list(csv.DictReader(io.StringIO(render_csv(rows))))
+    lines = list(csv.DictReader(io.StringIO(numbers_table(rows).csv())))
     line = next(line for line in lines if (line["method"], line["metric"], line["temperature"]) == ("CSM", "ece", "no"))
     assert float(line["mean"]) == rows[1].before["ece"].value
     assert float(line["change_high"]) == rows[1].change_before["ece"].high

@@ -1,19 +1,17 @@
-"""Results over seeds: mean and interval per method, paired differences, and four ways to print."""
+"""Results over seeds: mean and interval per method, and paired differences to a baseline."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from semmix.calibration import METRICS, USUAL, Interval, Metric, mean_interval
 from semmix.core.errors import SemmixError
-from semmix.runs import Predictions, Run, load_run
+from semmix.report.table import Table
+from semmix.runs import Predictions, Run
 
 TASK = ("dataset", "classifier")
 """Settings in which rows must agree to be compared."""
@@ -78,14 +76,17 @@ class Row:
         return [run.seed for run in self.runs]
 
 
-def aggregate(folders: Sequence[Path], baseline: str = "ce") -> list[Row]:
+def aggregate(runs: Sequence[Run | str | Path], baseline: str = "ce") -> list[Row]:
     """Return one row per group of runs that differ in nothing but the seed, baselines first.
 
     A row is compared with the row of method `baseline` that was made most like it, on the same
     test images with the same classifier.
+
+    Args:
+        runs: Runs, or their folders.
+        baseline: The method to compare with.
     """
-    runs = [load_run(folder) for folder in folders]
-    groups = _group(runs)
+    groups = _group([Run.open(run) for run in runs])
     firsts = [group[0] for group in groups]
     rows: list[Row] = []
     for group in sorted(groups, key=lambda group: group[0].settings["method"] != baseline):
@@ -218,116 +219,45 @@ def show_change(metric: Metric, value: Interval) -> str:
     return f"{metric.show(value.value, signed=True)} [{ends}]"
 
 
-def _header() -> list[str]:
-    before = [m.title for m in (ACCURACY, ECE, NLL)]
-    return ["Method", "Seeds", *before, "T", "ECE % after T", "Δ ECE %"]
-
-
-def _cells(row: Row) -> list[str]:
-    return [
-        row.name,
-        str(len(row.runs)),
-        *(show_estimate(m, row.before[m.name]) for m in (ACCURACY, ECE, NLL)),
-        TEMPERATURE.show(row.temperature.value),
-        show_estimate(ECE, row.after["ece"]),
-        show_change(ECE, row.change_before["ece"]) if row.change_before else "–",
-    ]
-
-
-def render_text(rows: Sequence[Row]) -> str:
-    """Return the table for a terminal, as wide as it is."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD)
-    lines = [_header(), *map(_cells, rows)]
-    (first, *_), *figures = zip(*lines, strict=True)
-    table.add_column(first, overflow="fold", min_width=min(20, max(len(line[0]) for line in lines)))
-    for column in figures:  # whole: a figure that is cut off is worth nothing
-        table.add_column(column[0], justify="right", min_width=max(map(len, column)))
-    for line in lines[1:]:
-        table.add_row(*map(Text, line))  # Text: names are never read as markup
-    console = Console(file=(file := io.StringIO()), width=10_000)
-    needed = Measurement.get(console, console.options, table).minimum
-    console.print(table, width=max(needed, shutil.get_terminal_size((110, 24)).columns))
-    return file.getvalue()
-
-
-def render_markdown(rows: Sequence[Row]) -> str:
-    """Return the table in Markdown."""
-    lines = [_header(), ["---", *["---:"] * (len(_header()) - 1)], *map(_cells, rows)]
-    return "".join(f"| {' | '.join(escape_markdown(c) for c in line)} |\n" for line in lines)
-
-
-def escape_markdown(text: str) -> str:
-    """Return text that Markdown shows as it is."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-
-
-def render_latex(rows: Sequence[Row]) -> str:
-    """Return the table in LaTeX (package booktabs)."""
-    lines = [r"\begin{tabular}{l" + "r" * (len(_header()) - 1) + "}", r"\toprule"]
-    body = [" & ".join(map(escape_latex, line)) + r" \\" for line in map(_cells, rows)]
-    head = " & ".join(map(escape_latex, _header())) + r" \\"
-    return "\n".join([*lines, head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    "–": "--",
-    "Δ": r"$\Delta$",
-}
-
-
-def escape_latex(text: str) -> str:
-    """Return text that LaTeX shows as it is."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
-
-
-def render_csv(rows: Sequence[Row]) -> str:
-    """Return every number in full precision: one line per row, metric and temperature setting."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(
+def results_table(rows: Sequence[Row]) -> Table:
+    """Return the table of results: accuracy, ECE and NLL, the temperature, and what it does to the ECE."""
+    shown = (ACCURACY, ECE, NLL)
+    headings = ["Method", "Seeds", *(m.title for m in shown), "T", "ECE % after T", "Δ ECE %"]
+    cells = [
         [
-            "method",
-            "seeds",
-            "metric",
-            "temperature",
-            "mean",
-            "low",
-            "high",
-            "change",
-            "change_low",
-            "change_high",
-            "pairs",
+            row.name,
+            str(len(row.runs)),
+            *(show_estimate(m, row.before[m.name]) for m in shown),
+            TEMPERATURE.show(row.temperature.value),
+            show_estimate(ECE, row.after["ece"]),
+            show_change(ECE, row.change_before["ece"]) if row.change_before else "–",
         ]
-    )
-    for row in rows:
-        writer.writerows(_csv_lines(row, "no", row.before, row.change_before))
-        writer.writerows(_csv_lines(row, "yes", row.after, row.change_after))
-    return file.getvalue()
+        for row in rows
+    ]
+    return Table(headings, cells)
 
 
-def _csv_lines(row: Row, scaled: str, values: dict[str, Interval], changes: dict[str, Interval]) -> list[list]:
+def numbers_table(rows: Sequence[Row]) -> Table:
+    """Return every number in full precision, for CSV: a line for each row, metric, and before or after T."""
+    headings = ("method", "seeds", "metric", "temperature", "mean", "low", "high")
+    headings += ("change", "change_low", "change_high", "pairs")
+    lines = [
+        line
+        for row in rows
+        for line in (
+            *_number_lines(row, "no", row.before, row.change_before),
+            *_number_lines(row, "yes", row.after, row.change_after),
+        )
+    ]
+    return Table(headings, lines)
+
+
+def _number_lines(
+    row: Row, scaled: str, values: dict[str, Interval], changes: dict[str, Interval]
+) -> Iterator[list[str]]:
     seeds = " ".join(map(str, row.seeds))
-    lines = []
     for key, value in values.items():
-        line = [row.name, seeds, key, scaled, value.value, value.low, value.high]
         change = changes.get(key)
-        lines.append([*line, *([change.value, change.low, change.high, change.num] if change else [""] * 4)])
-    return lines
+        numbers = [value.value, value.low, value.high]
+        differences = [change.value, change.low, change.high, change.num] if change else [""] * 4
+        yield [row.name, seeds, key, scaled, *map(str, [*numbers, *differences])]

@@ -1,7 +1,7 @@
-"""Images of other data sets: what a finished run answers to them, and whether it notices.
+"""Out-of-distribution (OOD) images: what finished runs predict for them, and whether they are detected.
 
-A foreign image should leave a classifier in doubt. The entropy of its answer is the score by which
-foreign images are told from test images.
+An OOD image shows none of the classes, so a prediction for it should have high entropy. The entropy is the
+score by which OOD images are told from test images.
 """
 
 from __future__ import annotations
@@ -11,59 +11,67 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from semmix.calibration import METRICS, Interval, mean_interval, ood_auroc, ood_fpr
+from semmix.calibration import METRICS, Interval, mean_interval, ood_auroc, ood_fpr, ood_score
 from semmix.core.device import pick_device, to_device
 from semmix.core.errors import SemmixError
-from semmix.core.files import read_json, write_tensors
+from semmix.core.files import write_tensors
 from semmix.core.progress import progress
 from semmix.data import Split, load_dataset
 from semmix.networks.saved import load_classifier, saved_image_shape
-from semmix.report.tables import Row
-from semmix.runs import Run, Strangeness, foreign_file
+from semmix.report.rows import Row
+from semmix.runs import Run, logits_file
 
-FOREIGN_METRICS = {"auroc": METRICS["auroc"], "auroc_after": METRICS["auroc"], "let_in": METRICS["let_in"]}
-"""How each number of `Noticed` is shown."""
+OOD_METRICS = {"auroc": METRICS["auroc"], "auroc_after": METRICS["auroc"], "fpr": METRICS["fpr"]}
+"""How each number of `Detection` is shown."""
 FALSE_ALARMS = np.linspace(0, 1, 101)
-"""Shares of test images called foreign at which curves are read off."""
+"""Shares of test images called OOD at which ROC curves are read off."""
 BATCH_SIZE = 500
 
 
-def predict_foreign(run: str | Path, dataset: str, device: str = "auto") -> Path:
+def predict_ood(run: Run | str | Path, dataset: str, device: str = "auto") -> Path:
     """Write the logits of a finished run on the test images of another data set; return the file.
 
-    Images are scaled to the size the network knows. Logits that are there are not made again;
-    those on other images of the same name are refused.
+    Images are scaled to the size the network takes. A file that is there already is not made again; one
+    with logits on other images of the same name is refused.
+
+    Args:
+        run: A run with its weights, or its folder.
+        dataset: Name of a data set, or a folder of images.
+        device: auto, cpu or cuda.
+
+    Raises:
+        SemmixError: If these are the images the run was tested on.
     """
-    run = Path(run)
-    channels, size, _ = saved_image_shape(run)
+    run = Run.open(run)
+    channels, size, _ = saved_image_shape(run.folder)
     name, split = _load_test(dataset, size)
     _refuse_own_images(run, name, split.digest)
-    path = run / foreign_file(name)
+    path = run.folder / logits_file(f"ood-{name}")
     if path.exists():
         _refuse_other_images(path, split.digest)
         return path
-    network = to_device(load_classifier(run)[0], pick_device(device))
+    network = to_device(load_classifier(run.folder)[0], pick_device(device))
     logits = _predict(network, _with_channels(split.images, channels, name), name)
     write_tensors(path, {"logits": logits, "labels": split.labels}, {"images": split.digest})
     return path
 
 
-def _refuse_own_images(run: Path, name: str, digest: str) -> None:
+def _refuse_own_images(run: Run, name: str, digest: str) -> None:
     """Raise if these are the images a run is tested on, however they were named.
 
     The name counts too: under another seed, its data set has another test split.
     """
-    inputs = read_json(run / "config.json")["inputs"]
-    if digest == inputs.get("test"):
+    if digest == run.inputs.get("test"):
         fix = "name a data set it was not trained for"
-        raise SemmixError("its own data set is not foreign to a run", name, fix)
-    if name == inputs["dataset"]:
+        raise SemmixError("its own data set is not out-of-distribution for a run", name, fix)
+    if name == run.inputs["dataset"]:
         fix = "name a data set it was not trained for; if these are other images, rename the folder"
         raise SemmixError("the run's own data set has this name", name, fix)
 
@@ -112,19 +120,34 @@ def _predict(network: torch.nn.Module, images: Tensor, name: str) -> Tensor:
     return torch.cat(logits)
 
 
+class Scores(NamedTuple):
+    """Entropies of one run's predictions."""
+
+    test: np.ndarray  # [N], for its own test images
+    ood: np.ndarray  # [M], for the OOD images
+
+
+def ood_scores(run: Run, name: str, temperature: float = 1.0) -> Scores:
+    """Return the scores of a run's test images and of the images of data set `name`."""
+    logits = (part.logits.astype(np.float64) for part in (run.test, run.ood[name]))
+    return Scores(*(ood_score(each / temperature) for each in logits))
+
+
 @dataclass(frozen=True)
-class Noticed:
-    """How well one row tells one foreign data set from its test images, over its runs."""
+class Detection:
+    """How well the runs of one row tell the images of one data set from their test images."""
 
     name: str
     place: int
     """The row's number, which decides its colour."""
-    before: tuple[Strangeness, ...]
-    after: tuple[Strangeness, ...]
+    before: tuple[Scores, ...]
+    """As trained, by run."""
+    after: tuple[Scores, ...]
+    """After temperature scaling."""
 
     @cached_property
     def auroc(self) -> Interval:
-        """The chance that a foreign image leaves more doubt than a test image, as trained."""
+        """The chance that an OOD image has a higher score than a test image, as trained."""
         return _auroc(self.before)
 
     @cached_property
@@ -133,42 +156,37 @@ class Noticed:
         return _auroc(self.after)
 
     @cached_property
-    def let_in(self) -> Interval:
-        """The share of foreign images that pass when 95 % of the test images must."""
-        return mean_interval([ood_fpr(scores.known, scores.foreign) for scores in self.before])
+    def fpr(self) -> Interval:
+        """The share of OOD images accepted where 95 % of the test images must be."""
+        return mean_interval([ood_fpr(*scores) for scores in self.before])
 
     @cached_property
     def found(self) -> np.ndarray:
-        """The share of foreign images found at each of `FALSE_ALARMS`, mean over runs."""
+        """The share of OOD images found at each of `FALSE_ALARMS`, mean over runs."""
         curves = [roc_curve(scores) for scores in self.before]
         return np.mean([np.interp(FALSE_ALARMS, *curve) for curve in curves], axis=0)
 
 
-def _auroc(runs: Sequence[Strangeness]) -> Interval:
-    return mean_interval([ood_auroc(scores.known, scores.foreign) for scores in runs])
+def _auroc(runs: Sequence[Scores]) -> Interval:
+    return mean_interval([ood_auroc(*scores) for scores in runs])
 
 
-def roc_curve(scores: Strangeness) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shares of known and of foreign images above each threshold, both from 0 to 1."""
-    thresholds = np.unique(np.concatenate([scores.known, scores.foreign]))[::-1]
-    shares = [
-        1 - np.searchsorted(np.sort(values), thresholds, "left") / len(values)
-        for values in (scores.known, scores.foreign)
-    ]
-    return np.insert(shares[0], 0, 0.0), np.insert(shares[1], 0, 0.0)
+def roc_curve(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of test and of OOD images at or above each threshold, both from 0 to 1."""
+    thresholds = np.unique(np.concatenate(scores))[::-1]
+    test, ood = (1 - np.searchsorted(np.sort(values), thresholds, "left") / len(values) for values in scores)
+    return np.insert(test, 0, 0.0), np.insert(ood, 0, 0.0)
 
 
-def noticed(rows: Sequence[Row]) -> dict[str, list[Noticed]]:
-    """Return by foreign data set the rows that have logits on it, from the runs that do."""
-    names = sorted({name for row in rows for run in row.runs for name in run.foreign})
-    return {name: [_notice(row, k, name) for k, row in enumerate(rows) if _runs_with(row, name)] for name in names}
+def detections(rows: Sequence[Row]) -> dict[str, list[Detection]]:
+    """Return by OOD data set the rows with logits on it, each from those of its runs that have them."""
+    names = sorted({name for row in rows for run in row.runs for name in run.ood})
+    found = {name: [_detection(row, k, name) for k, row in enumerate(rows)] for name in names}
+    return {name: [detection for detection in each if detection.before] for name, each in found.items()}
 
 
-def _notice(row: Row, place: int, name: str) -> Noticed:
-    pairs = [run.foreign[name] for run in _runs_with(row, name)]
-    before, after = zip(*pairs, strict=True)
-    return Noticed(row.name, place, before, after)
-
-
-def _runs_with(row: Row, name: str) -> list[Run]:
-    return [run for run in row.runs if name in run.foreign]
+def _detection(row: Row, place: int, name: str) -> Detection:
+    runs = [run for run in row.runs if name in run.ood]
+    before = tuple(ood_scores(run, name) for run in runs)
+    after = tuple(ood_scores(run, name, run.temperature) for run in runs)
+    return Detection(row.name, place, before, after)
