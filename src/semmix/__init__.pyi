@@ -1,0 +1,45 @@
+# The public names of semmix, and where each is defined. `__init__.py` reads this file to load them on first use.
+from semmix.annotation import Annotation as Annotation
+from semmix.annotation import lambda_e as lambda_e
+from semmix.annotation import lambda_from as lambda_from
+from semmix.calibration import Interval as Interval
+from semmix.calibration import TemperatureScaler as TemperatureScaler
+from semmix.calibration import accuracy as accuracy
+from semmix.calibration import aece as aece
+from semmix.calibration import brier as brier
+from semmix.calibration import classwise_ece as classwise_ece
+from semmix.calibration import debiased_ece as debiased_ece
+from semmix.calibration import ece as ece
+from semmix.calibration import interval as interval
+from semmix.calibration import mce as mce
+from semmix.calibration import nll as nll
+from semmix.calibration import oe as oe
+from semmix.calibration import ood_auroc as ood_auroc
+from semmix.calibration import piece as piece
+from semmix.calibration import smooth_ece as smooth_ece
+from semmix.calibration import ue as ue
+from semmix.calibration.balance import confidence_balance as confidence_balance
+from semmix.core.errors import SemmixError as SemmixError
+from semmix.core.runtime import Runtime as Runtime
+from semmix.data import Dataset as Dataset
+from semmix.data import load_dataset as load_dataset
+from semmix.deploy import export_model as export_model
+from semmix.deploy import load_model as load_model
+from semmix.diffusion import load_generator as load_generator
+from semmix.diffusion.sampling import MixConfig as MixConfig
+from semmix.methods import list_methods as list_methods
+from semmix.methods import method as method
+from semmix.mixing.labels import lambda_grid as lambda_grid
+from semmix.mixing.labels import mix_labels as mix_labels
+from semmix.mixing.plan import MixPlan as MixPlan
+from semmix.mixing.store import MixSets as MixSets
+from semmix.networks import classifier as classifier
+from semmix.networks import list_classifiers as list_classifiers
+from semmix.report.plots import ReliabilityDisplay as ReliabilityDisplay
+from semmix.report.plots import reliability_diagram as reliability_diagram
+from semmix.report.table import Table as Table
+from semmix.runs import Run as Run
+from semmix.training.classifier import TrainConfig as TrainConfig
+from semmix.training.generator import GeneratorConfig as GeneratorConfig
+
+__version__: str
