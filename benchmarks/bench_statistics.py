@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from semmix.data.config import DatasetConfig
 from semmix.mixing.store import MixSets
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
 from semmix.training.batches import crop_and_flip
-from semmix.training.classifier import predict_logits
 
 BATCH_SIZE = 120
 PAD = 4

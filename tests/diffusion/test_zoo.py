@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from semmix.diffusion import load_generator
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
-from semmix.training.classifier import predict_logits
 
 ZOO = Path(__file__).parents[2] / "zoo"
 

@@ -22,11 +22,12 @@ from semmix.core.seeds import fold_seed
 from semmix.core.settings import plain
 from semmix.data import Split
 from semmix.methods import list_methods
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
 from semmix.training.batches import crop_and_flip
 from semmix.training.checkpoint import load_checkpoint
-from semmix.training.classifier import TrainConfig, build_network, make_batch, predict_logits, unsure_words
+from semmix.training.classifier import TrainConfig, build_network, make_batch, unsure_words
 
 SMALL = TrainConfig(method="ce", classifier="small", epochs=3, batch_size=20, lr=0.05, pad=1, flip=False)
 CPU = Runtime(device="cpu")

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from semmix import SemmixError
 from semmix.cli.main import main
 from semmix.core.runtime import Runtime
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
-from semmix.training.classifier import TrainConfig, predict_logits
+from semmix.training.classifier import TrainConfig
 
 CODE = """
 import torch

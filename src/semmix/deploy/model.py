@@ -19,6 +19,7 @@ from semmix.data.decoding import BadImageError
 from semmix.deploy.calibrated import CalibratedNetwork
 from semmix.deploy.measured import in_set
 from semmix.deploy.rules import PERCENTS, Rules, learn_rules
+from semmix.networks.predicting import full_precision
 from semmix.networks.saved import MANIFEST, load_classifier, makers_code, saved_image_shape, saved_name
 from semmix.networks.user_network import is_user_network
 from semmix.runs import Run
@@ -77,11 +78,12 @@ class Model:
     rules: Rules
     image_shape: tuple[int, int, int]
 
-    @torch.inference_mode()
     def predict(self, images: Tensor, caution: Caution | None = None) -> list[Prediction]:
         """Return the answer to each of some uint8 images `[N, C, H, W]`."""
         device = self.network.temperature.device
-        probs, _, scores = (out.cpu().double().numpy() for out in self.network(images.to(device)))
+        with full_precision():
+            outputs = self.network(images.to(device))
+        probs, _, scores = (out.cpu().double().numpy() for out in outputs)
         return [self._answer(row, float(score), caution or Caution()) for row, score in zip(probs, scores, strict=True)]
 
     def _answer(self, probs: np.ndarray, score: float, caution: Caution) -> Prediction:

@@ -32,6 +32,7 @@ from semmix.diffusion.sampling import MixConfig
 from semmix.networks import Classifier
 from semmix.networks.encoders import Encoder, load_encoder
 from semmix.networks.encoders.features import embed_all, embed_split
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import check_takes, load_classifier
 
 MIN_SAMPLES = 2048  # a covariance of Inception's 2,048 features has full rank from here on
@@ -172,12 +173,10 @@ def measure_copying(samples: Tensor, held_out: Tensor, train: Tensor) -> Copying
     return Copying(float(samples), float(held_out), float(near))
 
 
-@torch.inference_mode()
 def recognition_rate(network: Classifier, images: Tensor, labels: Tensor) -> float:
     """Return how often a trained classifier sees an image's own class."""
-    device = network.mean.device
-    predicted = [network(part.to(device)).argmax(1).cpu() for part in images.split(CHUNK)]
-    return float((torch.cat(predicted) == labels).double().mean())
+    predicted = predict_logits(network, images, CHUNK).argmax(1).cpu()
+    return float((predicted == labels).double().mean())
 
 
 @dataclass(frozen=True, kw_only=True)

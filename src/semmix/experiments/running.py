@@ -27,11 +27,14 @@ from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
 from semmix.networks import Classifier
 from semmix.networks.encoders import load_encoder
+from semmix.networks.predicting import over_batches
 from semmix.networks.saved import load_classifier
 from semmix.report.ood import predict_ood
 from semmix.training.classifier import train_classifier
 from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
+
+BATCH_SIZE = 500
 
 
 def run_cell(cell: Cell, seed: int, out: Path, keep: Path | None = None, runtime: Runtime = Runtime()) -> Path:
@@ -131,25 +134,20 @@ def write_extra(cell: Cell, run: Path, data: Dataset, device_name: str) -> None:
 
 def write_proximity(network: Classifier, data: Dataset, run: Path) -> None:
     """Write how near the validation features are to each validation and test image."""
-    network.eval()
-    val, test = (_by_blocks(network.features, network, split.images) for split in (data.val, data.test))
+    val, test = (
+        over_batches(network.features, split.images, network.mean.device, BATCH_SIZE).cpu()
+        for split in (data.val, data.test)
+    )
     near = {"val": proximity(val), "test": proximity(test, pool=val)}
     write_tensors(run / PROXIMITY, {name: torch.as_tensor(v) for name, v in near.items()})
 
 
 def write_tta(network: Classifier, split: Split, pad: int, flip: bool, run: Path) -> None:
     """Write the logarithm of the mean probability over the views that training knows."""
-    network.eval()
 
     def log_probs(images: Tensor) -> Tensor:
         # uint8 views are cut and mirrored exactly.
         return tta_probs(network, images, padding=pad, flip=flip).log().float()
 
-    logits = _by_blocks(log_probs, network, split.images)
-    write_tensors(run / TTA, {"logits": logits, "labels": split.labels})
-
-
-@torch.no_grad()
-def _by_blocks(function, network: Classifier, images: Tensor, size: int = 500) -> Tensor:
-    device = next(network.parameters()).device
-    return torch.cat([function(block.to(device)).cpu() for block in images.split(size)])
+    logits = over_batches(log_probs, split.images, network.mean.device, BATCH_SIZE)
+    write_tensors(run / TTA, {"logits": logits.cpu(), "labels": split.labels})

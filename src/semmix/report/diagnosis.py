@@ -15,6 +15,7 @@ from semmix.annotation import LABEL_SCHEMES, Annotation, diagnose
 from semmix.calibration import kl_divergence, nll, total_variation
 from semmix.core.files import write_json
 from semmix.mixing.store import MixSets
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
 from semmix.report.gallery import Gallery, lambda_chart, sprites
 from semmix.report.page import write_page
@@ -67,14 +68,11 @@ def agreement(notes: Annotation, judge: Tensor) -> dict[str, dict[str, float]]:
     }
 
 
-@torch.inference_mode()
 def judge_images(store: MixSets, run: str | Path, device: torch.device) -> Tensor:
     """Return the probabilities a trained classifier gives every image, float32 [S, L, K]."""
-    network, _ = load_classifier(run)
-    network = network.to(device)
-    images = store.read_all()
-    logits = [network(batch.to(device)).cpu() for batch in images.flatten(0, 1).split(1024)]
-    return torch.cat(logits).float().softmax(-1).unflatten(0, images.shape[:2])
+    network, images = load_classifier(run)[0].to(device), store.read_all()
+    logits = predict_logits(network, images.flatten(0, 1), batch_size=1024).cpu()
+    return logits.softmax(-1).unflatten(0, images.shape[:2])
 
 
 def headline(found: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from semmix.core.errors import SemmixError
 from semmix.core.files import write_tensors
 from semmix.core.progress import progress
 from semmix.data import Split, load_dataset
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier, saved_image_shape
 from semmix.report.rows import Row
 from semmix.runs import Run, logits_file
@@ -58,8 +58,9 @@ def predict_ood(run: Run | str | Path, dataset: str, device: str = "auto") -> Pa
         _refuse_other_images(path, split.digest)
         return path
     network = to_device(load_classifier(run.folder)[0], pick_device(device))
-    logits = _predict(network, _with_channels(split.images, channels, name), name)
-    write_tensors(path, {"logits": logits, "labels": split.labels}, {"images": split.digest})
+    with progress(f"predict {name}", len(split)) as bar:
+        logits = predict_logits(network, _with_channels(split.images, channels, name), BATCH_SIZE, bar=bar)
+    write_tensors(path, {"logits": logits.cpu(), "labels": split.labels}, {"images": split.digest})
     return path
 
 
@@ -108,16 +109,6 @@ def _with_channels(images: Tensor, channels: int, name: str) -> Tensor:
         seen = f"{name} has {images.shape[1]} channels, the network takes {channels}"
         raise SemmixError("these images do not fit the network", seen, "choose another data set")
     return images.expand(-1, channels, -1, -1)
-
-
-@torch.inference_mode()
-def _predict(network: torch.nn.Module, images: Tensor, name: str) -> Tensor:
-    device, logits = next(network.parameters()).device, []
-    with progress(f"predict {name}", len(images)) as bar:
-        for batch in images.split(BATCH_SIZE):
-            logits.append(network(batch.to(device)).float().cpu())
-            bar.advance(len(batch))
-    return torch.cat(logits)
 
 
 class Scores(NamedTuple):

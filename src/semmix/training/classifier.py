@@ -41,6 +41,7 @@ from semmix.data import Dataset
 from semmix.methods import Batch, Method, list_methods, method
 from semmix.networks import Classifier, classifier
 from semmix.networks.initial import initial_classifier
+from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import save_classifier
 from semmix.training.batches import MixedImages, crop_and_flip
 from semmix.training.checkpoint import (
@@ -62,7 +63,7 @@ from semmix.training.graphs import CapturedStep, compiled
 from semmix.training.mixed import MixedSource, check_no_leak
 from semmix.training.schedules import SCHEDULES, learning_rate
 from semmix.training.stopping import ctrl_c_between_steps
-from semmix.training.streaming import Images, place_images, read_batches
+from semmix.training.streaming import place_images, read_batches
 from semmix.training.tracking import tensorboard
 
 Groups = dict[str, dict[str, Tensor]]
@@ -403,24 +404,6 @@ def make_step(
     step = CapturedStep(body, network.parameters(), device)
     step.captures &= world_size == 1
     return step
-
-
-@torch.no_grad()
-def predict_logits(network: Classifier, images: Images, batch_size: int = 1000, fast: bool = False) -> Tensor:
-    """Return float32 logits [N, K] in evaluation mode; leave the network in training mode.
-
-    A GPU computes in full float32, or, where `fast` is enough, in bfloat16 as in training.
-    """
-    network.eval()
-    device = network.mean.device
-    batches = (batch.to(device) for batch in images.split(batch_size))
-    with (
-        torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
-        torch.autocast(device.type, torch.bfloat16, enabled=fast and device.type == "cuda"),
-    ):
-        logits = torch.cat([network(batch).float() for batch in batches])
-    network.train()
-    return logits
 
 
 def _mixed_images(rule: Method, data: Dataset, config: TrainConfig, source: MixedSource | None) -> MixedImages | None:

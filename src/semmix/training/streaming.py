@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from semmix.data.streamed import StreamedImages
+from semmix.networks.predicting import Images
 from semmix.training.distributed import gather_rows
-
-Images = Tensor | StreamedImages
-"""uint8 [N, C, H, W]."""
 
 
 def place_images(images: Images, device: torch.device) -> Images:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_json
+from semmix.networks.predicting import full_precision
 from semmix.networks.saved import load_classifier, run_folder
 
 
@@ -21,7 +22,6 @@ class ClassifierEncoder:
     def __repr__(self) -> str:
         return f"Encoder({self.name}: {self.dim} features)"
 
-    @torch.inference_mode()
     def embed(self, images: Tensor) -> Tensor:
         """Return features [N, dim] of uint8 images; grey ones are repeated if it takes colour."""
         channels = self.network.mean.shape[1]
@@ -29,7 +29,8 @@ class ClassifierEncoder:
             seen = f"{images.shape[1]} channels, it takes {channels}"
             fix = "name a run trained on such images"
             raise SemmixError(f"{self.name} cannot read these images", seen, fix)
-        return self.network.features(images.to(self.device))
+        with full_precision():
+            return self.network.features(images.to(self.device))
 
 
 def _training_split(run: str) -> str | None:

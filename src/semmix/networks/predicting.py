@@ -1,0 +1,60 @@
+"""A classifier over many images: the only loop for it, and the only precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from semmix.core.progress import Progress
+from semmix.data.streamed import StreamedImages
+from semmix.networks.base_classifier import Classifier
+
+Images = Tensor | StreamedImages
+"""uint8 [N, C, H, W], in memory or in files."""
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute without gradients, in full float32: a GPU's convolutions round to TF32 otherwise."""
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
+def predict_logits(
+    network: Classifier, images: Images, batch_size: int = 1000, fast: bool = False, bar: Progress | None = None
+) -> Tensor:
+    """Return float32 logits [N, K] in evaluation mode, on the network's device; the network keeps its mode.
+
+    Args:
+        network: A classifier on its device.
+        images: uint8 [N, C, H, W], anywhere.
+        batch_size: Images that the network sees at once.
+        fast: Compute in bfloat16 on a GPU, as training does, instead of full float32.
+        bar: Is told how many images are done.
+    """
+    was_training, device = network.training, network.mean.device
+    network.eval()
+    with torch.autocast(device.type, torch.bfloat16, enabled=fast and device.type == "cuda"):
+        logits = over_batches(network, images, device, batch_size, bar)
+    network.train(was_training)
+    return logits
+
+
+def over_batches(
+    function: Callable[[Tensor], Tensor],
+    images: Images,
+    device: torch.device,
+    batch_size: int = 1000,
+    bar: Progress | None = None,
+) -> Tensor:
+    """Return what a function of a network gives for all images, float32 [N, ...], on the device."""
+    results = []
+    with full_precision():
+        for batch in images.split(batch_size):
+            results.append(function(batch.to(device)).float())
+            if bar:
+                bar.advance(len(batch))
+    return torch.cat(results)
