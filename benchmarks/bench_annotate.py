@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from semmix import MixPlan, MixSets, classifier
-from semmix.annotation import annotate_mixsets
+from semmix.annotation import annotate
 from semmix.core.device import describe_environment, pick_device
 from semmix.data import Split
 from semmix.mixing.plan import all_pairs
@@ -98,7 +98,7 @@ def main() -> None:
         split = Split(random_images(100, 1), torch.arange(100) % 10)
         loop = time_loop(encoder, random_images(options.loop, 2))
         start = time.perf_counter()
-        annotate_mixsets(store, encoder, split, split, folder / "annotation")
+        annotate(store, encoder, (split, split), folder / "annotation")
         seconds = time.perf_counter() - start
     num_images = 8 * store.num_sets
     print(f"stage: {num_images} images in {seconds:.1f} s, {num_images / seconds:.0f} images/s")

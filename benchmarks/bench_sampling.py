@@ -30,7 +30,7 @@ from semmix.diffusion.edm import PRESETS, EDMDenoiser, network_preset
 from semmix.diffusion.sampling import MixConfig
 from semmix.diffusion.solvers import SOLVERS
 from semmix.diffusion.stored import MANIFEST, save_generator
-from semmix.mixing.draw import make_mixsets
+from semmix.mixing.draw import mix
 from semmix.mixing.plan import MixPlan, all_pairs
 
 OFFICIAL = "edm-vp"
@@ -84,12 +84,12 @@ def rate(generator, config: MixConfig, num_sets: int, folder: Path) -> float:
     Part of a batch costs as much as a whole one, so the last one is filled up.
     """
     per_batch = config.batch_size // 8
-    make_mixsets(generator, plan_of(per_batch, config.batch_size), config, folder / "0")
+    mix(generator, plan_of(per_batch, config.batch_size), config, folder / "0")
     num_sets = math.ceil(num_sets / per_batch) * per_batch
     plan = plan_of(num_sets, config.batch_size)
     with Utilisation() as gpu:
         start = time.perf_counter()
-        make_mixsets(generator, plan, config, folder / "1")
+        mix(generator, plan, config, folder / "1")
         seconds = time.perf_counter() - start
     print(f"    {num_sets * 8} images in {seconds:.1f} s, {gpu}", flush=True)
     return num_sets * 8 / seconds
@@ -101,7 +101,7 @@ def profile(generator, config: MixConfig, num_sets: int, folder: Path) -> None:
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as trace:
-        make_mixsets(generator, plan_of(num_sets, config.batch_size), config, folder)
+        mix(generator, plan_of(num_sets, config.batch_size), config, folder)
     by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
     print(trace.key_averages().table(sort_by=by, row_limit=20))
 
@@ -165,7 +165,7 @@ def main() -> None:
             generator = load_generator(args.networks[0], args.device)
             config = MixConfig(batch_size=args.batch_size)
             plan = plan_of(args.batch_size // 8, args.batch_size)
-            make_mixsets(generator, plan, config, args.make)
+            mix(generator, plan, config, args.make)
             return
         print({key: describe_environment()[key] for key in ("torch", "gpu", "cpu_threads")})
         official = None

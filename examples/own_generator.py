@@ -9,7 +9,7 @@ import torch
 
 from semmix import MixPlan, load_dataset
 from semmix.diffusion.sampling import MixConfig
-from semmix.mixing.draw import make_mixsets
+from semmix.mixing.draw import mix
 from semmix.mixing.plan import all_pairs
 
 
@@ -33,6 +33,6 @@ class MeanDigits:
 if __name__ == "__main__":
     plan = MixPlan(num_classes=10, num_sets=45, pairs=all_pairs(10))
     out = sys.argv[1] if len(sys.argv) > 1 else "own-mixsets"
-    store = make_mixsets(MeanDigits(load_dataset("digits").train), plan, MixConfig(), out)
+    store = mix(MeanDigits(load_dataset("digits").train), plan, MixConfig(), out)
     i, j = store.pair(0)
     print(f"{store.num_sets} sets of {store.plan.set_size}; the first goes from {j} to {i}")

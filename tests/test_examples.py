@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from semmix.annotation import annotate_mixsets
+from semmix.annotation import annotate
 from semmix.core.runtime import Runtime
 from semmix.data import load_dataset
 from semmix.diffusion.sampling import MixConfig
-from semmix.mixing.draw import make_mixsets
+from semmix.mixing.draw import mix
 from semmix.mixing.export import export_folder, export_parquet
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.networks.encoders import load_encoder
@@ -30,11 +30,11 @@ def demo(tmp_path_factory) -> Path:
     out, data = tmp_path_factory.mktemp("demo"), load_dataset("digits", train_size=100)
     generator = runpy.run_path(str(EXAMPLES / "own_generator.py"))["MeanDigits"](data.train)
     plan = MixPlan(num_classes=10, num_sets=90, pairs=all_pairs(10))
-    store = make_mixsets(generator, plan, MixConfig(num_steps=4), out / "mixsets")
+    store = mix(generator, plan, MixConfig(num_steps=4), out / "mixsets")
     config = TrainConfig(method="ce", classifier="small", epochs=10, batch_size=50, lr=0.05, pad=0, flip=False)
     run = train_classifier(data, config, out / "run", runtime=Runtime(device="cpu"))
     encoder = load_encoder(f"classifier:{run}", torch.device("cpu"))
-    notes = annotate_mixsets(store, encoder, data.train, data.val, out / "annotation")
+    notes = annotate(store, encoder, data, out / "annotation")
     soft_labels = notes.soft_labels("reannotated")
     export_folder(store, soft_labels, out / "sets")
     export_parquet(store, soft_labels, out / "sets.parquet")

@@ -18,7 +18,7 @@ from semmix.annotation import (
     LABEL_SCHEMES,
     SCALES,
     Annotation,
-    annotate_mixsets,
+    annotate,
     choose_scale,
     class_prototypes,
     diagnose,
@@ -36,11 +36,11 @@ from semmix.annotation.algebra import (
 )
 from semmix.annotation.scale import doubt, doubt_ends, softmax_curve
 from semmix.cli.main import run_command
-from semmix.data import Split
+from semmix.data import Dataset, Split
 from semmix.mixing.plan import all_pairs
 from semmix.networks import classifier
 from semmix.networks.encoders.features import embed_split
-from semmix.networks.saved import save_classifier
+from semmix.networks.saved import load_classifier, save_classifier
 
 VECTORS = arrays(np.float64, 6, elements=st.floats(-3, 3, width=32))
 
@@ -264,7 +264,7 @@ def make_split(seed: int) -> Split:
 
 def test_every_image_is_annotated_once_and_right(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    notes = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    notes = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
     assert notes.lambda_e.shape == (7, 8)
     means = [train.images[train.labels == c].flatten(1).double().mean(0) for c in range(3)]
     for n in range(7):
@@ -283,18 +283,31 @@ def test_every_image_is_annotated_once_and_right(tmp_path):
         notes.lam("request")
 
 
+def test_sets_encoder_and_images_may_be_named(tmp_path, capsys):
+    make_store(tmp_path / "mix")
+    save_classifier(classifier("small", 3, 3, 8), "small", (3, 8, 8), tmp_path / "run")
+    data = Dataset("noise", ("a", "b", "c"), make_split(1), make_split(2), make_split(3))
+    given = annotate(tmp_path / "mix", f"classifier:{tmp_path / 'run'}", data, tmp_path / "annotation", device="cpu")
+    inputs = given.artifact.manifest["inputs"]
+    assert (inputs["train"], inputs["val"]) == (data.train.digest, data.val.digest)
+    assert inputs["encoder"] == {"kind": "classifier", "digest": load_classifier(tmp_path / "run")[1]}
+    assert repr(given).startswith(
+        f"Annotation('{tmp_path}/annotation': 7 sets, scale {given.scale:.2f}, classifier right"
+    )
+
+
 def test_a_doubtful_scale_is_told_unless_the_user_chose_it(tmp_path, capsys):
     store, train = make_store(tmp_path / "mix"), make_split(1)
     val = Split(train.images, (train.labels + 1) % 3)  # hardly any is recognised
-    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "auto")
+    annotate(store, PixelEncoder(), (train, val), tmp_path / "auto")
     assert "a better encoder may do better" in capsys.readouterr().out
-    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "given", SCALES[0])
+    annotate(store, PixelEncoder(), (train, val), tmp_path / "given", SCALES[0])
     assert "may do better" not in capsys.readouterr().out
 
 
 def test_ends_that_hardly_show_their_classes_are_told(tmp_path, capsys):
     store, train = make_store(tmp_path / "mix"), make_split(1)  # all noise
-    annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 4.0)
+    annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 4.0)
     means = [train.images[train.labels == c].flatten(1).double().mean(0) for c in range(3)]
 
     def looks_like(image):
@@ -316,14 +329,14 @@ def test_ends_that_hardly_show_their_classes_are_told(tmp_path, capsys):
 def test_ends_that_are_not_pure_choose_no_scale(tmp_path, lams):
     store, train = make_store(tmp_path / "mix", lams=lams), make_split(1)
     with pytest.raises(SemmixError, match="without pure ends"):
-        annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes")
-    notes = annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 4.0)
+        annotate(store, PixelEncoder(), (train, train), tmp_path / "notes")
+    notes = annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 4.0)
     assert notes.lam().shape == (7, len(lams))
 
 
 def test_sets_of_one_image_are_neither_monotone_nor_abrupt(tmp_path):
     store, train = make_store(tmp_path / "mix", lams=(0.5,)), make_split(1)
-    notes = annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 4.0)
+    notes = annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 4.0)
     found = diagnose(notes)
     assert (found["monotone_share"], found["abrupt_share"]) == (0, 0)
     assert found["third_class_share"] is None
@@ -331,12 +344,12 @@ def test_sets_of_one_image_are_neither_monotone_nor_abrupt(tmp_path):
 
 def test_drawn_lambdas_have_pure_ends(tmp_path):
     store, train = make_store(tmp_path / "mix", lams=(0.2, 0.5, 0.8), beta=1.0), make_split(1)
-    assert annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes").scale > 0
+    assert annotate(store, PixelEncoder(), (train, train), tmp_path / "notes").scale > 0
 
 
 def test_every_scheme_gives_labels(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    notes = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    notes = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
     for scheme in LABEL_SCHEMES:
         labels = notes.soft_labels(scheme)
         assert labels.shape == (7, 8, 3)
@@ -368,7 +381,7 @@ def test_every_scheme_gives_labels(tmp_path):
 
 def test_controls_are_as_sharp_as_the_labels_and_know_no_image(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    notes = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    notes = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
     for scale in (None, 2.0):
         wanted = sharpness(notes.lam("reannotated", scale))
         requested = notes.lam("requested_matched", scale)
@@ -385,8 +398,8 @@ def test_controls_are_as_sharp_as_the_labels_and_know_no_image(tmp_path):
 def test_senseless_scales_are_refused(tmp_path, scale):
     store, train = make_store(tmp_path / "mix"), make_split(1)
     with pytest.raises(SemmixError, match="positive"):
-        annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", scale)
-    notes = annotate_mixsets(store, PixelEncoder(), train, train, tmp_path / "notes", 2.0)
+        annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", scale)
+    notes = annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 2.0)
     assert notes.scale == 2.0
     with pytest.raises(SemmixError, match="positive"):
         notes.soft_labels("encoder_softmax", scale)
@@ -396,10 +409,10 @@ def test_senseless_scales_are_refused(tmp_path, scale):
 def test_stopped_annotation_goes_on_to_the_same_bytes(tmp_path, stop_after):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    annotate_mixsets(store, PixelEncoder(), train, val, whole)
+    annotate(store, PixelEncoder(), (train, val), whole)
     with pytest.raises(KeyboardInterrupt):
-        annotate_mixsets(store, PixelEncoder(stop_after), train, val, stopped)
-    annotate_mixsets(store, PixelEncoder(), train, val, stopped)
+        annotate(store, PixelEncoder(stop_after), (train, val), stopped)
+    annotate(store, PixelEncoder(), (train, val), stopped)
     assert sorted(p.name for p in stopped.iterdir()) == ["annotation.json", "lambda_e.safetensors"]
     for path in whole.iterdir():
         assert path.read_bytes() == (stopped / path.name).read_bytes()
@@ -407,8 +420,8 @@ def test_stopped_annotation_goes_on_to_the_same_bytes(tmp_path, stop_after):
 
 def test_finished_annotation_is_not_done_again(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
-    annotate_mixsets(store, PixelEncoder(fail_after=0), train, val, tmp_path / "notes")
+    annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
+    annotate(store, PixelEncoder(fail_after=0), (train, val), tmp_path / "notes")
 
 
 def test_images_of_another_data_set_claim_no_folder(tmp_path):
@@ -421,11 +434,11 @@ def test_images_of_another_data_set_claim_no_folder(tmp_path):
     for other, words in cases:
         for splits in ((other, train), (train, other)):
             with pytest.raises(SemmixError, match="do not fit") as caught:
-                annotate_mixsets(store, PixelEncoder(), *splits, out)
+                annotate(store, PixelEncoder(), splits, out)
             assert words in str(caught.value)
             assert ("classes" in caught.value.seen) == (other is beyond)  # the others are not known
     with pytest.raises(SemmixError, match="without training images"):
-        annotate_mixsets(store, PixelEncoder(), fewer, train, out)
+        annotate(store, PixelEncoder(), (fewer, train), out)
     assert not out.exists()
 
 
@@ -449,7 +462,7 @@ def test_a_judge_without_a_report_is_refused(tmp_path):
 
 def test_annotation_of_other_sets_is_refused(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
     other_encoder = PixelEncoder()
     other_encoder.digest = "other weights"
     for encoder, images, scale in (
@@ -459,7 +472,7 @@ def test_annotation_of_other_sets_is_refused(tmp_path):
         (other_encoder, (train, val), None),
     ):
         with pytest.raises(SemmixError, match="made from other inputs"):
-            annotate_mixsets(store, encoder, *images, tmp_path / "notes", scale)
+            annotate(store, encoder, images, tmp_path / "notes", scale)
     plan = MixPlan(num_classes=3, num_sets=1, pairs=((0, 1),))
     other = MixSets.create(tmp_path / "other", plan, (3, 2, 2), {"digest": "h"}, {})
     other.write_shard(0, torch.zeros(1, 8, 3, 2, 2, dtype=torch.uint8))
@@ -469,7 +482,7 @@ def test_annotation_of_other_sets_is_refused(tmp_path):
 
 def test_damaged_annotation_gives_no_labels(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    whole = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+    whole = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
     path, manifest = whole.artifact.folder / "lambda_e.safetensors", whole.artifact.path
     other = "do not match the annotation's digest"
     for file, damage, words in (
@@ -490,17 +503,17 @@ def test_damaged_annotation_gives_no_labels(tmp_path):
 
 def test_damaged_part_is_named_and_can_be_made_again(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    whole = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "whole")
+    whole = annotate(store, PixelEncoder(), (train, val), tmp_path / "whole")
     stopped = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        annotate_mixsets(store, PixelEncoder(fail_after=2), train, val, stopped)
+        annotate(store, PixelEncoder(fail_after=2), (train, val), stopped)
     (part,) = stopped.glob("part-*")
     part.write_bytes(part.read_bytes()[:50])
     with pytest.raises(SemmixError, match=rf"cannot read .*{part.name}") as caught:
-        annotate_mixsets(store, PixelEncoder(), train, val, stopped)
+        annotate(store, PixelEncoder(), (train, val), stopped)
     assert f"delete {part}" in caught.value.fix
     part.unlink()
-    again = annotate_mixsets(store, PixelEncoder(), train, val, stopped)
+    again = annotate(store, PixelEncoder(), (train, val), stopped)
     assert again.digest == whole.digest
 
 
@@ -519,7 +532,7 @@ class Logged(module.PixelEncoder):
 
 store = module.MixSets.open(f"{folder}/mix")
 train, val = module.make_split(1), module.make_split(2)
-notes = module.annotate_mixsets(store, Logged(), train, val, f"{folder}/notes")
+notes = module.annotate(store, Logged(), (train, val), f"{folder}/notes")
 assert notes.lambda_e.shape == (7, 8)
 """
 
@@ -527,7 +540,7 @@ assert notes.lambda_e.shape == (7, 8)
 def test_two_processes_read_every_image_once(tmp_path):
     """Two processes leave the bytes that one leaves, and share the shards between them."""
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "alone")
+    annotate(store, PixelEncoder(), (train, val), tmp_path / "alone")
     command = [sys.executable, "-c", PROCESS, __file__, str(tmp_path)]
     places = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
     running = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
@@ -545,20 +558,20 @@ def test_two_processes_read_every_image_once(tmp_path):
 def test_what_another_command_finishes_meanwhile_is_taken(tmp_path, monkeypatch, calls_before):
     """However far the slower one is: at prototypes, at any shard, or putting them together."""
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    whole = annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "whole")
+    whole = annotate(store, PixelEncoder(), (train, val), tmp_path / "whole")
 
     class Overtaken(PixelEncoder):
         def embed(self, images):
             self.left -= 1
             if self.left == -1:
-                annotate_mixsets(store, PixelEncoder(), train, val, tmp_path / "notes")
+                annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
             return images.flatten(1).float()
 
     def wait(seconds):
         raise AssertionError("waits for parts that nobody makes any more")
 
     monkeypatch.setattr("semmix.annotation.stage.time.sleep", wait)
-    notes = annotate_mixsets(store, Overtaken(calls_before), train, val, tmp_path / "notes")
+    notes = annotate(store, Overtaken(calls_before), (train, val), tmp_path / "notes")
     assert notes.digest == whole.digest
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (tmp_path / "notes" / path.name).read_bytes()
@@ -602,7 +615,7 @@ def make_notes(folder, lambda_e) -> Annotation:
     store.write_shard(0, images)
     real = torch.tensor([0, 100, 180], dtype=torch.uint8).view(3, 1, 1, 1)
     split = Split(real, torch.arange(3))
-    return annotate_mixsets(store, PixelEncoder(), split, split, folder / "notes")
+    return annotate(store, PixelEncoder(), (split, split), folder / "notes")
 
 
 def test_diagnosis_of_sets_made_to_order(tmp_path):

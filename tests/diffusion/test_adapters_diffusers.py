@@ -10,7 +10,7 @@ from semmix.diffusion import load_generator
 from semmix.diffusion.adapters_diffusers import load_adapter
 from semmix.diffusion.sampling import MixConfig, make_sampler
 from semmix.diffusion.solvers import heun, karras_sigmas
-from semmix.mixing.draw import make_mixsets, set_noise
+from semmix.mixing.draw import mix, set_noise
 from semmix.mixing.plan import MixPlan, all_pairs
 
 diffusers = pytest.importorskip("diffusers")
@@ -168,7 +168,7 @@ def inputs(generator, num=4, sigma=2.0):
 def test_members_at_both_ends_are_the_plain_class_samples(generators, kind, tmp_path):
     generator = generators[kind]
     plan = MixPlan(num_classes=3, num_sets=3, pairs=all_pairs(3), lams=(0.0, 0.4, 0.6, 1.0))
-    store = make_mixsets(generator, plan, CONFIG, tmp_path)
+    store = mix(generator, plan, CONFIG, tmp_path)
     sample = make_sampler(generator, CONFIG)
     for n, (i, j) in enumerate(plan.pairs):
         noise = set_noise(plan, n, input_shape(generator)).expand(4, -1, -1, -1)

@@ -23,9 +23,9 @@ from semmix.diffusion.edm import EDMConfig, EDMDenoiser
 from semmix.diffusion.sampling import MixConfig, check_knows_classes, make_sampler, make_solver, sample_padded, to_uint8
 from semmix.diffusion.solvers import karras_sigmas, solver
 from semmix.diffusion.stored import MANIFEST, NetworkGenerator, save_generator
-from semmix.mixing.draw import make_mixsets, set_noise
+from semmix.mixing.draw import mix, set_noise
 from semmix.mixing.labels import mix_labels
-from semmix.mixing.plan import MixPlan, all_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, tournament_pairs
 from semmix.mixing.store import MixSets
 
 CONFIG = MixConfig(num_steps=4, batch_size=8)
@@ -56,7 +56,7 @@ def plan(**changes):
 
 
 def test_members_of_a_set_differ_through_the_label_alone(generator, tmp_path):
-    store = make_mixsets(generator, plan(), CONFIG, tmp_path)
+    store = mix(generator, plan(), CONFIG, tmp_path)
     sample = make_sampler(generator, CONFIG)
     for n in range(store.num_sets):
         i, j = store.pair(n)
@@ -70,7 +70,7 @@ def test_members_of_a_set_differ_through_the_label_alone(generator, tmp_path):
 
 
 def test_store_names_generator_and_settings(generator, tmp_path):
-    store = make_mixsets(generator, plan(num_sets=2), CONFIG, tmp_path)
+    store = mix(generator, plan(num_sets=2), CONFIG, tmp_path)
     inputs = store.artifact.manifest["inputs"]
     assert inputs["generator"] == {"digest": "digest", "name": "tiny", "trained_on": "split"}
     assert inputs["sampler"]["precision"] == "float32"
@@ -181,29 +181,29 @@ class Broken(Grey):
 
 def test_a_broken_generator_fills_no_store(tmp_path):
     with pytest.raises(SemmixError, match="drew NaN or infinity"):
-        make_mixsets(Broken(), plan(), CONFIG, tmp_path)
+        mix(Broken(), plan(), CONFIG, tmp_path)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("batch_size", [5, 16, 40])
 def test_batch_size_does_not_matter(generator, tmp_path, batch_size):
-    expected = make_mixsets(generator, plan(), CONFIG, tmp_path / "a").read_all()
+    expected = mix(generator, plan(), CONFIG, tmp_path / "a").read_all()
     config = MixConfig(num_steps=4, batch_size=batch_size)
-    assert torch.equal(make_mixsets(generator, plan(), config, tmp_path / "b").read_all(), expected)
+    assert torch.equal(mix(generator, plan(), config, tmp_path / "b").read_all(), expected)
 
 
 def test_shard_size_and_prefix_do_not_matter(generator, tmp_path):
-    expected = make_mixsets(generator, plan(), CONFIG, tmp_path / "a").read_all()
-    other = make_mixsets(generator, plan(num_sets=5, sets_per_shard=4), CONFIG, tmp_path / "b")
+    expected = mix(generator, plan(), CONFIG, tmp_path / "a").read_all()
+    other = mix(generator, plan(num_sets=5, sets_per_shard=4), CONFIG, tmp_path / "b")
     assert torch.equal(other.read_all(), expected[:5])
 
 
 def test_missing_shards_are_made_again_to_the_byte(generator, tmp_path):
-    store = make_mixsets(generator, plan(), CONFIG, tmp_path)
+    store = mix(generator, plan(), CONFIG, tmp_path)
     path = store.shard_path(1)
     before = path.read_bytes()
     path.unlink()
-    make_mixsets(generator, plan(), CONFIG, tmp_path)
+    mix(generator, plan(), CONFIG, tmp_path)
     assert path.read_bytes() == before
 
 
@@ -218,24 +218,24 @@ def test_a_shard_that_cannot_be_written_ends_the_work(generator, tmp_path, monke
 
     monkeypatch.setattr(MixSets, "write_shard", write_until_full)
     with pytest.raises(OSError, match="no space left"):
-        make_mixsets(generator, plan(), CONFIG, tmp_path)
+        mix(generator, plan(), CONFIG, tmp_path)
     assert len(list(tmp_path.glob("shard-*"))) == bad  # those before it are there
     monkeypatch.undo()
-    whole = make_mixsets(generator, plan(), CONFIG, tmp_path)
+    whole = mix(generator, plan(), CONFIG, tmp_path)
     assert whole.missing(0, 1) == []
 
 
 def test_other_settings_are_refused(generator, tmp_path):
-    make_mixsets(generator, plan(num_sets=1), CONFIG, tmp_path)
+    mix(generator, plan(num_sets=1), CONFIG, tmp_path)
     with pytest.raises(SemmixError, match="other inputs"):
-        make_mixsets(generator, plan(num_sets=1), MixConfig(num_steps=5), tmp_path)
+        mix(generator, plan(num_sets=1), MixConfig(num_steps=5), tmp_path)
 
 
 PROCESS = """
 import sys, torch
-from semmix.mixing.plan import MixPlan, all_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, tournament_pairs
 from semmix.diffusion.sampling import MixConfig
-from semmix.mixing.draw import make_mixsets
+from semmix.mixing.draw import mix
 
 class Toy:
     name, image_shape, num_classes, trained_on, digest = "toy", (1, 4, 4), 3, None, "1"
@@ -245,7 +245,7 @@ class Toy:
         return centre + 0.09 / (0.09 + sigma.reshape(-1, 1, 1, 1) ** 2) * (x - centre)
 
 plan = MixPlan(num_classes=3, num_sets=11, pairs=all_pairs(3), sets_per_shard=2)
-make_mixsets(Toy(), plan, MixConfig(num_steps=5, batch_size=8), sys.argv[1])
+mix(Toy(), plan, MixConfig(num_steps=5, batch_size=8), sys.argv[1])
 """
 
 
@@ -391,7 +391,7 @@ def test_latent_generators_are_decoded(tmp_path):
             return latents.repeat(1, 3, 2, 2)
 
     two = MixPlan(num_classes=2, num_sets=1, pairs=((0, 1),), lams=(0.0, 1.0))
-    images = make_mixsets(Latent(), two, CONFIG, tmp_path).read_set(0)
+    images = mix(Latent(), two, CONFIG, tmp_path).read_set(0)
     assert images.shape == (2, 3, 4, 4)
     assert images[0].unique().tolist() == [64]
     assert images[1].unique().tolist() == [191]
@@ -399,7 +399,7 @@ def test_latent_generators_are_decoded(tmp_path):
 
 def test_user_mistakes_are_explained(generator, tmp_path):
     with pytest.raises(SemmixError, match="differ in classes"):
-        make_mixsets(generator, plan(num_classes=4), CONFIG, tmp_path)
+        mix(generator, plan(num_classes=4), CONFIG, tmp_path)
     with pytest.raises(SemmixError, match="solver"):
         MixConfig(solver="huen")
     for few in ({"num_steps": 1}, {"batch_size": 0}):
@@ -444,7 +444,7 @@ def test_emphasis_needs_a_generator_that_takes_it(generator, tmp_path):
     with pytest.raises(SemmixError, match=r"beyond 0 and 1: grey\n.*our own networks"):
         make_sampler(Grey(), MixConfig(emphasis=1.3))
     with pytest.raises(SemmixError, match="beyond 0 and 1"):
-        make_mixsets(Grey(), plan(), MixConfig(emphasis=1.3), tmp_path / "mixsets")
+        mix(Grey(), plan(), MixConfig(emphasis=1.3), tmp_path / "mixsets")
     assert not (tmp_path / "mixsets").exists()
     noise, weights = torch.randn(3, *generator.image_shape), torch.eye(3)
     plain, some = (
@@ -466,5 +466,22 @@ def test_guidance_needs_a_generator_that_knows_no_class(generator, tmp_path):
         with pytest.raises(SemmixError, match="label dropout"):
             make_sampler(unguided, MixConfig(guidance=2.0))
     with pytest.raises(SemmixError, match="label dropout"):
-        make_mixsets(generator, plan(), MixConfig(guidance=2.0), tmp_path / "mixsets")
+        mix(generator, plan(), MixConfig(guidance=2.0), tmp_path / "mixsets")
     assert not (tmp_path / "mixsets").exists()  # none is claimed by what cannot begin
+
+
+def test_sets_need_no_plan(generator, tmp_path):
+    few = mix(generator, config=CONFIG, out=tmp_path / "few", num_sets=2, seed=5)
+    assert few.plan == MixPlan(num_classes=3, num_sets=2, pairs=tournament_pairs(3), seed=5)
+    every = mix(generator, config=CONFIG, out=tmp_path / "every", sets_per_pair=2)
+    assert every.plan == MixPlan(num_classes=3, num_sets=6, pairs=all_pairs(3))
+    assert repr(every) == f"MixSets('{tmp_path}/every': 6 sets of 8 images 1 x 8 x 8, 3 classes)"
+
+
+def test_sets_are_counted_once(generator, tmp_path):
+    with pytest.raises(SemmixError, match="given twice"):
+        mix(generator, out=tmp_path / "no", num_sets=2, sets_per_pair=1)
+    for named in ({"num_sets": 2}, {"sets_per_pair": 1}, {"seed": 1}):
+        with pytest.raises(SemmixError, match="the plan says"):
+            mix(generator, plan(), CONFIG, tmp_path / "no", **named)
+    assert not (tmp_path / "no").exists()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from semmix import MixPlan, MixSets, SemmixError, classifier
-from semmix.annotation import LABEL_SCHEMES, annotate_mixsets
+from semmix.annotation import LABEL_SCHEMES, annotate
 from semmix.data import Split
 from semmix.mixing.plan import all_pairs
 from semmix.networks.saved import save_classifier
@@ -40,7 +40,7 @@ def make_notes(folder, members=8):
     labels = torch.arange(40) % 4
     real = colours[labels] + 25 * torch.randn(40, 3, 8, 8, generator=draw)
     split = Split(real.round().clamp(0, 255).to(torch.uint8), labels)
-    return annotate_mixsets(store, PixelEncoder(), split, split, folder / "notes")
+    return annotate(store, PixelEncoder(), (split, split), folder / "notes")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from semmix.annotation import annotate_mixsets
+from semmix.annotation import annotate
 from semmix.core.errors import SemmixError
 from semmix.data import Split
 from semmix.mixing.plan import MixPlan, all_pairs
@@ -82,7 +82,7 @@ def test_open_gallery_reads_a_store_and_its_annotation(tmp_path):
     images = torch.randint(0, 256, (5, 3, 1, 2, 2), dtype=torch.uint8)
     store.write_shard(0, images)
     split = Split(torch.randint(0, 256, (9, 1, 2, 2), dtype=torch.uint8), torch.arange(9) % 3)
-    notes = annotate_mixsets(store, PixelEncoder(), split, split, tmp_path / "notes")
+    notes = annotate(store, PixelEncoder(), (split, split), tmp_path / "notes")
     gallery = open_gallery(tmp_path / "sets", tmp_path / "notes", num_sets=2)
     np.testing.assert_array_equal(gallery.images, images[:2].numpy())
     np.testing.assert_array_equal(gallery.lam, notes.lam().numpy())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from semmix import MixPlan, MixSets, SemmixError
-from semmix.annotation import annotate_mixsets
+from semmix.annotation import annotate
 from semmix.data import Split
 from semmix.mixing.plan import all_pairs
 from semmix.training.mixed import check_no_leak, load_mixed
@@ -40,7 +40,7 @@ def notes(tmp_path, real):
     store = MixSets.create(tmp_path / "mix", plan, (1, 2, 2), generator, {})
     shape = (6, 3, 1, 2, 2)
     store.write_shard(0, torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8))
-    return annotate_mixsets(store, PixelEncoder(), *real, tmp_path / "notes")
+    return annotate(store, PixelEncoder(), real, tmp_path / "notes")
 
 
 def test_sets_know_their_generator_and_what_was_left_out(notes, tmp_path):
@@ -90,7 +90,7 @@ def test_other_images_behind_any_part_are_a_leak(notes, real, tmp_path):
     train, val = (split.digest for split in real)
     encoder = PixelEncoder()
     encoder.trained_on = "tests"
-    learned = annotate_mixsets(notes.store, encoder, *real, tmp_path / "learned")
+    learned = annotate(notes.store, encoder, real, tmp_path / "learned")
     assert learned.digest == notes.digest  # folders from before it was recorded stay valid
     plain, taught = (
         replace(load_mixed(notes.store.folder, folder), trained_on=train)
@@ -129,7 +129,7 @@ def test_validation_images_count_where_they_chose_the_scale(labels, scale, asks,
 
 def test_a_scale_of_ones_own_asks_no_validation_images(notes, real, tmp_path):
     train = real[0].digest
-    own = annotate_mixsets(notes.store, PixelEncoder(), *real, tmp_path / "own", scale=4.0)
+    own = annotate(notes.store, PixelEncoder(), real, tmp_path / "own", scale=4.0)
     source = replace(load_mixed(notes.store.folder, own.artifact.folder), trained_on=train)
     assert source.leaks(train, "other") == []
     by_softmax = load_mixed(notes.store.folder, own.artifact.folder, "encoder_softmax")

@@ -9,14 +9,14 @@ from semmix.annotation.algebra import class_prototypes, lambda_e, lambda_from
 from semmix.annotation.annotation import LABEL_SCHEMES, Annotation
 from semmix.annotation.diagnosis import diagnose
 from semmix.annotation.scale import SCALES, choose_scale, scale_curve
-from semmix.annotation.stage import annotate_mixsets, check_fits
+from semmix.annotation.stage import annotate, check_fits
 from semmix.networks.encoders.features import embed_all, embed_split
 
 __all__ = [
     "LABEL_SCHEMES",
     "SCALES",
     "Annotation",
-    "annotate_mixsets",
+    "annotate",
     "check_fits",
     "choose_scale",
     "class_prototypes",

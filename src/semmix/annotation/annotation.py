@@ -55,6 +55,14 @@ class Annotation:
             raise SemmixError("this annotation belongs to other mixed sets", folder, fix)
         return cls(artifact, store)
 
+    def __repr__(self) -> str:
+        recognised = self.artifact.manifest["prototype_accuracy"]
+        encoder = self.artifact.manifest["inputs"]["encoder"]["kind"]
+        return (
+            f"Annotation({str(self.artifact.folder)!r}: {self.store.num_sets:,} sets, scale {self.scale:.2f}, "
+            f"{encoder} right on {recognised:.1%} of real images)"
+        )
+
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """All that was read: lambda_e, similarity, prototypes, scale_curve, softmax_curve.

@@ -17,21 +17,56 @@ from semmix.core.device import rank_and_world
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_tensors, write_tensors
 from semmix.core.progress import Progress, progress, say
-from semmix.data import Split
+from semmix.data import Dataset, Split
 from semmix.mixing.store import MixSets
-from semmix.networks.encoders import Encoder
+from semmix.networks.encoders import Encoder, backbone
 from semmix.networks.encoders.features import embed_split, embed_with
 
 
-def annotate_mixsets(
-    store: MixSets, encoder: Encoder, train: Split, val: Split, out: str | Path, scale: float | None = None
+def annotate(
+    store: MixSets | str | Path,
+    encoder: Encoder | str,
+    data: Dataset | tuple[Split, Split],
+    out: str | Path = "annotation",
+    scale: float | None = None,
+    *,
+    device: str = "auto",
 ) -> Annotation:
-    """Read lambda_E of every image with `encoder`, and choose the scale on `val` unless given.
+    """Read lambda_E of every mixed image with an encoder, and choose the scale unless it is given.
 
-    Shards already read are kept, so a stopped run goes on where it was. Started by `torchrun`,
-    each process reads its own shards and the first one puts them together; nothing is exchanged
-    but the folder. What another command finishes there meanwhile is taken as it is.
+    Shards already read are kept, so a stopped run goes on where it was. Started by `torchrun`, each process reads its
+    own shards and the first one puts them together. What another command finishes there meanwhile is taken as it is.
+
+    Args:
+        store: The mixed sets, or their folder.
+        encoder: An encoder, or its name for `backbone`, such as `classifier:runs/ce-0`.
+        data: The real images; or their training split, which gives the prototypes, and their validation split, which
+            chooses the scale.
+        out: Folder of the annotation.
+        scale: The scale s of lambda = sigmoid(s (lambda_E - 1/2)).
+        device: Where an encoder that is named computes; `auto` takes a GPU if there is one.
+
+    Raises:
+        SemmixError: If the images are not those the sets were made for, or `out` holds another annotation.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from semmix import MixPlan, load_dataset
+        >>> class Pixels:
+        ...     name, dim, digest = "pixels", 64, "1"
+        ...     def embed(self, images):
+        ...         return images.flatten(1).float()
+        >>> data, plan = load_dataset("digits"), MixPlan(num_classes=10, num_sets=1, pairs=((3, 8),))
+        >>> with TemporaryDirectory() as folder:  # real images in place of mixed ones
+        ...     sets = MixSets.create(f"{folder}/mixsets", plan, data.image_shape, {}, {})
+        ...     sets.write_shard(0, data.test.images[None, :8])
+        ...     annotate(sets, Pixels(), data, f"{folder}/annotation", scale=4.0).soft_labels().shape
+        prototypes: ...
+        torch.Size([1, 8, 10])
     """
+    store = store if isinstance(store, MixSets) else MixSets.open(store)
+    encoder = backbone(encoder, device) if isinstance(encoder, str) else encoder
+    train, val = (data.train, data.val) if isinstance(data, Dataset) else data
     if scale is None:
         _check_ends(store)
     else:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from semmix.annotation import annotate_mixsets
+from semmix.annotation import annotate
 from semmix.core.device import pick_device, rank_and_world
 from semmix.core.errors import SemmixError
 from semmix.core.progress import say
@@ -52,7 +52,7 @@ class AnnotateCommand:
         if self.judge:  # used last, refused first
             check_takes(self.judge, store.image_shape, store.plan.num_classes)
         scale = None if self.scale == "auto" else self.scale
-        annotation = annotate_mixsets(store, encoder, data.train, data.val, self.out, scale)
+        annotation = annotate(store, encoder, data, self.out, scale)
         if self.report and rank_and_world()[0] == 0:
             judge = judge_images(store, self.judge, device) if self.judge else None
             say(f"diagnosis in {write_diagnosis(annotation, self.out, data.class_names, judge)}")

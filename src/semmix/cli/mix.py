@@ -13,10 +13,10 @@ from semmix.core.errors import SemmixError
 from semmix.core.progress import say
 from semmix.diffusion import load_generator
 from semmix.diffusion.sampling import MixConfig, check_knows_classes
-from semmix.mixing.draw import make_mixsets
+from semmix.mixing.draw import mix
 from semmix.mixing.labels import lambda_grid
 from semmix.mixing.pairs import confusable_pairs
-from semmix.mixing.plan import MixPlan, all_pairs, tournament_pairs
+from semmix.mixing.plan import MixPlan, fair_pairs
 from semmix.runs import Run
 
 
@@ -63,7 +63,7 @@ class MixCommand:
             seed=self.seed,
             sets_per_shard=self.sets_per_shard,
         )
-        make_mixsets(generator, plan, self.sampler, self.out)
+        mix(generator, plan, self.sampler, self.out)
         say(f"mixed sets in {self.out}; next: semmix annotate")
 
 
@@ -80,8 +80,7 @@ def chosen_pairs(command: MixCommand, num_classes: int) -> tuple[tuple[int, int]
         raise SemmixError("num_pairs counts what a run confuses", command.num_pairs, fix)
     if command.pairs:
         return tuple(map(_parse_pair, command.pairs))
-    pairs = all_pairs(num_classes)
-    return pairs if command.sets >= len(pairs) else tournament_pairs(num_classes)
+    return fair_pairs(num_classes, command.sets)
 
 
 def validation_confusion(run: Path, num_classes: int) -> Tensor:

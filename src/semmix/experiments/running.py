@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from semmix.annotation import annotate_mixsets
+from semmix.annotation import annotate
 from semmix.calibration import proximity, tta_probs
 from semmix.core.device import pick_device, to_device
 from semmix.core.files import digest, write_json, write_tensors
@@ -21,7 +21,7 @@ from semmix.diffusion import load_generator
 from semmix.experiments.cells import OWN, Cell, Mixing
 from semmix.experiments.cost import training_hours
 from semmix.experiments.results import PROXIMITY, SPEED, TTA, has_extra, keep_run, trained_run
-from semmix.mixing.draw import make_mixsets
+from semmix.mixing.draw import mix
 from semmix.mixing.labels import lambda_grid
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
@@ -74,7 +74,7 @@ def mixed_source(cell: Cell, out: Path, runtime: Runtime) -> MixedSource:
     encoder = load_encoder(encoder_name, pick_device(runtime.device))
     made_from = [store.digest, encoder.digest, data.train.digest, data.val.digest]
     folder = out / "annotations" / digest(made_from)[:12]
-    annotate_mixsets(store, encoder, data.train, data.val, folder)
+    annotate(store, encoder, data, folder)
     return load_mixed(store.folder, folder, mixing.labels, mixing.scale)
 
 
@@ -97,7 +97,7 @@ def draw_sets(mixing: Mixing, num_classes: int, out: Path, runtime: Runtime) -> 
         sets_per_shard=256,
     )
     name = digest([generator.digest, plain(plan), plain(mixing.sampler)])[:12]
-    return make_mixsets(generator, plan, mixing.sampler, out / "mixsets" / name)
+    return mix(generator, plan, mixing.sampler, out / "mixsets" / name)
 
 
 def own_generator(mixing: Mixing, out: Path, runtime: Runtime) -> Path:

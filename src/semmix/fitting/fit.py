@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tyro.conf import OmitArgPrefixes
 
-from semmix.annotation import Annotation, annotate_mixsets
+from semmix.annotation import Annotation, annotate
 from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError
 from semmix.core.progress import say
@@ -23,7 +23,7 @@ from semmix.fitting.planning import Quality
 from semmix.fitting.prepare import IMAGES
 from semmix.fitting.ship import best_run, closing_words, ship
 from semmix.methods import method_class
-from semmix.mixing.draw import make_mixsets
+from semmix.mixing.draw import mix
 from semmix.mixing.pairs import partner_pairs
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
@@ -163,10 +163,10 @@ def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
         sets_per_shard=config.sets_per_shard,
     )
     generator = load_generator(config.out / "generator", config.runtime.device)
-    return make_mixsets(generator, plan, config.sampler, config.out / "mixsets")
+    return mix(generator, plan, config.sampler, config.out / "mixsets")
 
 
 def _annotate(config: FitConfig, data: Dataset, store: MixSets, run: Path) -> Annotation:
     encoder = load_encoder(f"classifier:{run}", pick_device(config.runtime.device))
     out = config.out / "annotation"
-    return annotate_mixsets(store, encoder, data.train, data.val, out, config.scale)
+    return annotate(store, encoder, data, out, config.scale)

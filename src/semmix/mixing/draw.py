@@ -17,20 +17,75 @@ from semmix.core.device import rank_and_world
 from semmix.core.errors import SemmixError
 from semmix.core.progress import progress
 from semmix.core.settings import plain
-from semmix.diffusion import Generator
-from semmix.diffusion.sampling import MixConfig, Sampler, chunks, make_sampler, sample_padded
+from semmix.diffusion import Generator, load_generator
+from semmix.diffusion.sampling import MixConfig, Sampler, check_knows_classes, chunks, make_sampler, sample_padded
 from semmix.mixing.labels import mix_labels
-from semmix.mixing.plan import MixPlan
+from semmix.mixing.plan import MixPlan, all_pairs, fair_pairs
 from semmix.mixing.store import MixSets
 
 
-def make_mixsets(generator: Generator, plan: MixPlan, config: MixConfig, out: str | Path) -> MixSets:
-    """Return the store in `out`, filled with the sets of `plan`.
+def mix(
+    generator: Generator | str | Path,
+    plan: MixPlan | None = None,
+    config: MixConfig | None = None,
+    out: str | Path = "mixsets",
+    *,
+    num_sets: int | None = None,
+    sets_per_pair: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+) -> MixSets:
+    """Draw mixed sets into a folder, and return them.
 
-    Started by `torchrun`, each process makes its own shards; nothing is exchanged but the folder.
+    Sets that are there already are kept. Started by `torchrun`, each process draws its own shards.
+
+    Args:
+        generator: A generator, or how `load_generator` finds one: its folder, or `zoo:NAME`.
+        plan: Which sets to draw; unless given, 1000 of all pairs of classes.
+        config: How to draw them.
+        out: Folder of the sets.
+        num_sets: How many sets to draw without a plan.
+        sets_per_pair: The same, for each pair of classes.
+        seed: Decides the noise of every set drawn without a plan.
+        device: Where a generator that is named computes; `auto` takes a GPU if there is one.
+
+    Raises:
+        SemmixError: If the generator does not fit the plan, or `out` holds sets drawn otherwise.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as out:
+        ...     sets = mix("zoo:cifar10", config=MixConfig(num_steps=2, batch_size=8), out=out, num_sets=1)
+        ...     sets.pair(0), sets.read_set(0).shape
+        mixed images: 8/8  took ...
+        ((0, 9), torch.Size([8, 3, 32, 32]))
     """
-    _check_classes(generator, plan)
-    config = config.resolve(generator.device)
+    if isinstance(generator, str | Path):
+        generator = load_generator(generator, device)
+    if plan is None:
+        plan = _simple_plan(generator, num_sets, sets_per_pair, seed)
+    elif (num_sets, sets_per_pair, seed) != (None, None, 0):
+        seen = f"num_sets={num_sets}, sets_per_pair={sets_per_pair}, seed={seed}"
+        raise SemmixError("the plan says which sets there are", seen, "leave out the plan, or the others")
+    if generator.num_classes != plan.num_classes:
+        seen = f"the generator knows {generator.num_classes}, the plan has {plan.num_classes}"
+        raise SemmixError("generator and plan differ in classes", seen, "use matching ones")
+    return _fill(generator, plan, (config or MixConfig()).resolve(generator.device), out)
+
+
+def _simple_plan(generator: Generator, num_sets: int | None, sets_per_pair: int | None, seed: int) -> MixPlan:
+    check_knows_classes(generator, 2)
+    if num_sets is not None and sets_per_pair is not None:
+        seen = f"num_sets={num_sets}, sets_per_pair={sets_per_pair}"
+        raise SemmixError("the number of sets is given twice", seen, "leave one of them out")
+    if sets_per_pair is not None:
+        num_sets = sets_per_pair * len(all_pairs(generator.num_classes))
+    num_sets = 1000 if num_sets is None else num_sets
+    pairs = fair_pairs(generator.num_classes, num_sets)
+    return MixPlan(num_classes=generator.num_classes, num_sets=num_sets, pairs=pairs, seed=seed)
+
+
+def _fill(generator: Generator, plan: MixPlan, config: MixConfig, out: str | Path) -> MixSets:
     named = {"digest": generator.digest, "name": generator.name, "trained_on": generator.trained_on}
     sample = make_sampler(generator, config)  # which settings can break: before a folder is claimed
     store = MixSets.create(out, plan, generator.image_shape, named, plain(config))
@@ -68,9 +123,3 @@ def _draw_sets(generator: Generator, plan: MixPlan, sample: Sampler, sets: range
     class_weights = mix_labels(i, j, lams, plan.num_classes).flatten(0, 1)
     images = sample_padded(sample, noise, class_weights, batch_size)
     return images.unflatten(0, (len(sets), plan.set_size))
-
-
-def _check_classes(generator: Generator, plan: MixPlan) -> None:
-    if generator.num_classes != plan.num_classes:
-        seen = f"the generator knows {generator.num_classes}, the plan has {plan.num_classes}"
-        raise SemmixError("generator and plan differ in classes", seen, "use matching ones")

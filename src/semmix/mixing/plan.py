@@ -122,3 +122,9 @@ def tournament_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
         meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
         pairs += [(min(pair), max(pair)) for pair in meetings if max(pair) < num_classes]
     return tuple(pairs)
+
+
+def fair_pairs(num_classes: int, num_sets: int) -> tuple[tuple[int, int], ...]:
+    """Return every pair i < j, in an order in which even few sets show all classes equally often."""
+    pairs = all_pairs(num_classes)
+    return pairs if num_sets >= len(pairs) else tournament_pairs(num_classes)

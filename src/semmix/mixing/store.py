@@ -33,7 +33,15 @@ MANIFEST = "manifest.json"
 
 @dataclass
 class MixSets:
-    """Mixed sets on disk, read one set or one shard at a time."""
+    """Mixed sets on disk, read one set or one shard at a time.
+
+    Example:
+        >>> sets = MixSets.open("demo/mixsets")  # doctest: +SKIP
+        >>> sets  # doctest: +SKIP
+        MixSets('demo/mixsets': 900 sets of 11 images 1 x 8 x 8, 10 classes)
+        >>> sets.pair(0), sets.read_set(0).shape  # doctest: +SKIP
+        ((0, 1), torch.Size([11, 1, 8, 8]))
+    """
 
     artifact: Artifact
     plan: MixPlan
@@ -70,6 +78,11 @@ class MixSets:
             seen = f"{len(missing)} of {store.plan.num_shards} missing: {names}"
             raise SemmixError(f"{folder} lacks shards", seen, _MAKE_AGAIN)
         return store
+
+    def __repr__(self) -> str:
+        shape, plan = " x ".join(map(str, self.image_shape)), self.plan
+        images = f"{plan.num_sets:,} sets of {plan.set_size} images {shape}"
+        return f"MixSets({str(self.folder)!r}: {images}, {plan.num_classes} classes)"
 
     @property
     def folder(self) -> Path:

@@ -1,6 +1,7 @@
 """Every kind of encoder, on small random networks in its own file format."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from PIL import Image
 from semmix import SemmixError
 from semmix.cli.main import run_command
 from semmix.networks import classifier
-from semmix.networks.encoders import inception, list_encoders, load_encoder
+from semmix.networks.encoders import backbone, inception, list_encoders, load_encoder
 from semmix.networks.encoders.mobile_networks import IMAGENET, build_mobilenet
 from semmix.networks.saved import save_classifier
 
@@ -360,3 +361,12 @@ def test_the_classifier_of_a_zoo_entry_is_named_by_the_entry(tmp_path, monkeypat
     assert torch.equal(by_name.embed(images), by_path.embed(images))
     with pytest.raises(SemmixError, match="did you mean 'owls'"):
         load_encoder("classifier:zoo:owl")
+
+
+def test_a_run_or_its_folder_is_a_backbone(tmp_path):
+    save_classifier(classifier("small", 3, 1, 8), "small", (1, 8, 8), tmp_path)
+    by_name = backbone(f"classifier:{tmp_path}", device="cpu")
+    for given in (tmp_path, SimpleNamespace(folder=tmp_path)):
+        encoder = backbone(given, device="cpu")
+        assert (encoder.name, encoder.digest) == (by_name.name, by_name.digest)
+    assert repr(by_name) == f"Encoder(classifier:{tmp_path}: 256 features)"

@@ -7,11 +7,13 @@ head.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.networks.encoders.hugging_face import load_clip, load_dino
 from semmix.networks.encoders.inception import load_inception
@@ -21,7 +23,7 @@ from semmix.networks.encoders.resnet50 import load_resnet50
 from semmix.networks.encoders.timm_network import load_timm
 from semmix.networks.encoders.trained_classifier import ClassifierEncoder
 
-__all__ = ["Encoder", "list_encoders", "load_encoder"]
+__all__ = ["Encoder", "backbone", "list_encoders", "load_encoder"]
 
 
 class Encoder(Protocol):
@@ -93,3 +95,27 @@ def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
     if not what:
         raise SemmixError("an encoder is named kind:what", repr(name), f"as in {kind}:{example}")
     return load(what, torch.device(device))
+
+
+class HasFolder(Protocol):
+    """What has a folder, such as a `Run`."""
+
+    folder: Path
+
+
+def backbone(name: str | Path | HasFolder, device: str = "auto") -> Encoder:
+    """Return what turns images into features: a pretrained network, or a classifier without its head.
+
+    Args:
+        name: A name of `load_encoder`, such as `clip:openai/clip-vit-base-patch32`; or a `Run`, or its folder.
+        device: Where it computes, such as `cpu` or `cuda:0`; `auto` takes a GPU if there is one.
+
+    Raises:
+        SemmixError: If the name is unknown, a package or file is missing, or the network gives no features.
+
+    Example:
+        >>> backbone("classifier:zoo:cifar10", device="cpu")
+        Encoder(classifier:zoo:cifar10: 512 features)
+    """
+    name = name if isinstance(name, str) else f"classifier:{name if isinstance(name, Path) else name.folder}"
+    return load_encoder(name, pick_device(device))
