@@ -24,7 +24,7 @@ from semmix.core.progress import say
 from semmix.data.duplicates import find_duplicates
 from semmix.data.folder_report import FolderReport
 from semmix.data.image_folder import divide, gather
-from semmix.data.listing import list_images
+from semmix.data.listing import list_files
 from semmix.fitting.suspects import second_opinion
 
 SIDE = 16
@@ -46,7 +46,7 @@ def main(config: BenchFolder) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "images"
         timed("writing", lambda: write_files(folder, config))
-        timed("listing", lambda: list_images(FolderReport(folder)))
+        timed("listing", lambda: list_files(FolderReport(folder)))
         found = timed("reading", lambda: gather(folder))
         copies = timed("finding copies", lambda: find_duplicates(found.images))
         timed("splitting", lambda: divide(found, copies))

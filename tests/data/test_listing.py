@@ -6,14 +6,14 @@ import pytest
 
 from semmix import SemmixError
 from semmix.data.folder_report import FolderReport
-from semmix.data.listing import list_images
+from semmix.data.listing import list_files
 
 
 def listed(folder):
     """The names of the files by class, and what is ignored."""
     report = FolderReport(folder)
     classes = {}
-    for file in list_images(report):
+    for file in list_files(report):
         classes.setdefault(file.class_name, []).append(file.name)
     return classes, report.ignored
 

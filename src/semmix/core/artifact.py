@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from semmix.core.errors import SemmixError
-from semmix.core.files import read_json, remove_leftovers, write_json
+from semmix.core.files import cannot_write, read_json, remove_leftovers, write_json
+from semmix.core.progress import say
 
 FORMAT = 1
 LOCK = ".lock"
@@ -67,49 +68,61 @@ def begin_artifact(folder: Path, name: str, kind: str, inputs: dict[str, Any], k
 def working_alone(artifact: Artifact) -> Iterator[None]:
     """Refuse a second process in the folder of an unfinished artifact, until the work ends.
 
-    The system takes the lock from a process that dies; the files it was writing are removed. Where
-    there are no locks, nothing is refused.
+    The files that a process was writing when it died are removed. Where there are no locks, nothing is refused.
     """
-    lock = artifact.folder / LOCK
-    descriptor = _take(lock, TRIES)
-    if descriptor is None:
+    with locked(artifact.folder / LOCK) as held:
+        if held:
+            if open_artifact(artifact.folder, artifact.name, artifact.manifest["kind"]).finished:
+                fix = "run the same command again: it finds the work done"
+                raise SemmixError("another process has just finished this", artifact.folder, fix)
+            remove_leftovers(artifact.folder)
         yield
-        return
+
+
+@contextlib.contextmanager
+def locked(lock: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock file `lock`, and remove it afterwards; yield False where there are no locks.
+
+    While another process holds it, wait or refuse. The system takes it from a process that dies.
+    """
+    descriptor = _take(lock, wait)
     try:
-        if open_artifact(artifact.folder, artifact.name, artifact.manifest["kind"]).finished:
-            fix = "run the same command again: it finds the work done"
-            raise SemmixError("another process has just finished this", artifact.folder, fix)
-        remove_leftovers(artifact.folder)
-        yield
+        yield descriptor is not None
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            lock.unlink(missing_ok=True)
+            os.close(descriptor)
 
 
-def _take(lock: Path, tries: int) -> int | None:
+def _take(lock: Path, wait: bool) -> int | None:
     """Return a descriptor that holds the lock while it is open; None where there are no locks."""
     try:
         import fcntl
     except ImportError:  # Windows
         return None
-    try:
-        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
-    except OSError:  # what is to be written here next tells more
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        fix = "let it finish, or choose another folder"
-        raise SemmixError("another process works in this folder", lock.parent, fix) from error
-    except OSError:  # some network file systems have no locks
-        os.close(descriptor)
-        lock.unlink(missing_ok=True)
-        return None
-    if _is_there(lock, descriptor):
-        return descriptor
-    os.close(descriptor)  # its last owner removed it after we had opened it
-    return _take(lock, tries - 1) if tries > 1 else None
+    for _ in range(TRIES):
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+        except OSError as error:
+            raise cannot_write(lock, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if not wait:
+                os.close(descriptor)
+                fix = "let it finish, or choose another folder"
+                raise SemmixError("another process works in this folder", lock.parent, fix) from error
+            say(f"waiting for another process that holds {lock}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:  # some network file systems have no locks
+            os.close(descriptor)
+            lock.unlink(missing_ok=True)
+            return None
+        if _is_there(lock, descriptor):
+            return descriptor
+        os.close(descriptor)  # its last owner removed it after we had opened it
+    return None
 
 
 def _is_there(lock: Path, descriptor: int) -> bool:

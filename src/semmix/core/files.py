@@ -29,7 +29,7 @@ def whole_file(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
     finally:
         if temporary:
             temporary.unlink(missing_ok=True)
@@ -47,10 +47,11 @@ def remove_file(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
 
 
-def _cannot_write(path: Path, error: OSError) -> SemmixError:
+def cannot_write(path: Path, error: OSError) -> SemmixError:
+    """Return the error for a file that cannot be written or removed."""
     return SemmixError(
         f"cannot write {path}",
         error.strerror or error,
@@ -74,6 +75,11 @@ def cache_folder(name: str) -> Path:
 def printable(path: Path | str) -> str:
     """Return the path as valid text, even where its bytes are not."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def delimiter_of(first_line: str) -> str:
+    """Return what separates the columns of a CSV file: a comma, a semicolon or a tab."""
+    return max(",;\t", key=first_line.count)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -1,54 +1,21 @@
 """Download with resume: what has arrived is kept, whatever ends the attempt."""
 
-import contextlib
 import hashlib
 import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from semmix.core.errors import SemmixError
-from semmix.core.progress import progress, say
+from semmix.core.progress import progress
 from semmix.data.known import Download
 
 BLOCK = 2**18
 MIB = 2**20
 TIMEOUT_SECONDS = 30
 NUM_ATTEMPTS = 4
-
-
-@contextlib.contextmanager
-def taking_turns(lock: Path) -> Iterator[None]:
-    """Wait until no other process holds `lock`; the system takes it from one that dies."""
-    with _open_lock(lock) as file:
-        _wait_for_turn(file)
-        yield
-
-
-def _open_lock(lock: Path) -> BinaryIO:
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        return open(lock, "ab")
-    except OSError as error:
-        fix = "choose a writable folder with --root"
-        raise SemmixError(f"cannot write {lock}", error.strerror, fix) from error
-
-
-def _wait_for_turn(file: BinaryIO) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows: as on file systems without locks
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say(f"waiting for another process that holds {file.name}")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:  # some network file systems have no locks; the MD5 still finds mixed-up bytes
-        pass
 
 
 def fetch(download: Download, folder: Path) -> Path:

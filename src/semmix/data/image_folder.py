@@ -16,7 +16,7 @@ from semmix.data.dataset import Dataset, Parts, Split
 from semmix.data.decoding import BadImageError, read_picture, read_pixels
 from semmix.data.duplicates import Duplicates, find_duplicates
 from semmix.data.folder_report import LISTED_PER_KIND, FolderReport, Problem
-from semmix.data.listing import PARTS, ImageFile, list_images, name_of
+from semmix.data.listing import PARTS, ImageFile, list_files, name_of
 from semmix.data.splitting import VAL_FRACTION, hold_out
 from semmix.data.streamed import StreamedImages
 
@@ -160,7 +160,7 @@ def unusable_files(skipped: list[Problem], num: int) -> SemmixError:
 def gather_streamed(folder: Path, size: int | None = None) -> Gathered:
     """Return all images with their pixels still in their files, and an empty report."""
     report = FolderReport(Path(folder))
-    files = list_images(report)
+    files = list_files(report)
     images = StreamedImages([file.path for file in files], _common_shape(files, size), size)
     # It offers what splits and training use of a tensor.
     return _gathered(cast(torch.Tensor, images), files, report)
@@ -175,7 +175,7 @@ def _gathered(images: torch.Tensor, files: list[ImageFile], report: FolderReport
 
 def _fits(folder: Path, size: int | None, max_bytes: float) -> bool:
     """Return whether the decoded images fit; one in colour makes all take three channels."""
-    files = list_images(FolderReport(Path(folder)))
+    files = list_files(FolderReport(Path(folder)))
     first = next(_readable(files, size), None)
     num_pixels = 0 if first is None else len(files) * math.prod(first.shape[:2])
     if num_pixels <= max_bytes < 3 * num_pixels:  # only if all are grey; telling takes long
@@ -208,7 +208,7 @@ def check_folder(folder: Path) -> FolderReport:
 
 
 def _read_images(report: FolderReport, size: int | None) -> Iterator[tuple[ImageFile, np.ndarray]]:
-    files = list_images(report)
+    files = list_files(report)
     with progress(f"reading {report.folder.name}", len(files)) as bar:
         for file in files:
             bar.advance()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from semmix.core.errors import SemmixError
+from semmix.core.files import delimiter_of
 from semmix.data.decoding import SUFFIXES
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
@@ -105,7 +106,7 @@ def _csv_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
 
 def _csv_rows(table: Path, text: str) -> list[tuple[int, list[str]]]:
     """Return the rows that hold something, each with the line where it ends."""
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    delimiter = delimiter_of(text.partition("\n")[0])
     # Unless strict, a quotation mark that is not closed takes the rest of the file for a label;
     # but blanks behind one that closes, as in aligned columns, are no mistake.
     text = re.sub(rf'(?<!")" +(?=[{delimiter}\r\n]|$)', '"', text)

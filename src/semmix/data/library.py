@@ -3,8 +3,9 @@
 import shutil
 from pathlib import Path
 
+from semmix.core.artifact import locked
 from semmix.core.progress import say
-from semmix.data.download import fetch, taking_turns
+from semmix.data.download import fetch
 from semmix.data.image_folder import check_folder
 from semmix.data.imported import data_root, is_stored, load_parts, save_parts
 from semmix.data.known import CATALOG, Entry, find_entry, read_source, verify_parts
@@ -29,20 +30,14 @@ def get_data(name: str, root: Path | None = None) -> Path:
     entry, root = find_entry(name), data_root(root)
     if is_stored(entry.name, root):
         return _already_here(entry, root)
-    lock = root / "downloads" / f"{entry.name}.lock"
-    with taking_turns(lock):
+    with locked(root / "downloads" / f"{entry.name}.lock", wait=True):
         if is_stored(entry.name, root):  # by the process that we waited for
             return _already_here(entry, root)
-        _download(entry, root)
-        lock.unlink(missing_ok=True)  # whoever waits for it will find the data set
+        folder = root / "downloads" / entry.name
+        files = [fetch(download, folder) for download in entry.downloads]
+        _import(entry, files[0] if len(files) == 1 else folder, root)
+        shutil.rmtree(folder)
     return root / entry.name
-
-
-def _download(entry: Entry, root: Path) -> None:
-    folder = root / "downloads" / entry.name
-    files = [fetch(download, folder) for download in entry.downloads]
-    _import(entry, files[0] if len(files) == 1 else folder, root)
-    shutil.rmtree(folder)
 
 
 def import_data(name: str, source: Path, root: Path | None = None) -> Path:

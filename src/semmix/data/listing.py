@@ -7,7 +7,7 @@ label in every row.
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def name_of(path: Path) -> str:
     return printable(path.name if path.is_dir() else path.stem)
 
 
-def list_images(report: FolderReport) -> list[ImageFile]:
+def list_files(report: FolderReport) -> list[ImageFile]:
     """Return the files that `report.folder`, a folder or a table, names; they need not be sound."""
     if report.is_table:
         return _listed_in_table(report.folder)
@@ -64,46 +64,45 @@ def _listed_in_table(table: Path) -> list[ImageFile]:
 def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
     parts = _part_folders(report)
     bases = [base for _, base in parts]
-    visited = {_identity(folder) for folder in (report.folder, *bases)}
-    if report.folder not in bases:
-        report.ignored += _shown(report, _beside_parts(report, bases))
-    for _, base in parts:
-        report.ignored += _shown(report, _loose(report, base))
-    classes = [(part, folder) for part, base in parts for folder in _subfolders(report, base)]
+    if report.folder not in bases:  # what lies beside `train` and is no part
+        beside = (path for path in _entries(report, report.folder) if path not in bases and not _is_hidden(path))
+        report.ignored += _shown(report, beside)
+    for base in bases:  # what lies beside class folders: images of no class, links that lead nowhere
+        loose = (path for path in _entries(report, base) if not path.is_dir() and not _is_hidden(path))
+        report.ignored += _shown(report, loose)
+    part_of = {folder: part for part, base in parts for folder in _subfolders(report, base)}
     filled: set[Path] = set()
-    for part, class_folder, path in _files_of_classes(report, classes, visited):
+    for folder, path in walk(report, part_of, not_again=[report.folder, *bases]):
         name = printable(path.relative_to(report.folder))
         if path.suffix.lower() in SUFFIXES:
-            filled.add(class_folder)
-            yield ImageFile(part, printable(class_folder.name), path, name)
+            filled.add(folder)
+            yield ImageFile(part_of[folder], printable(folder.name), path, name)
         else:
             report.ignored.append(name)
-    empty = _shown(report, [folder for _, folder in classes if folder not in filled])
     named = {*report.ignored, *(problem.path for problem in report.problems)}
+    empty = _shown(report, (folder for folder in part_of if folder not in filled))
     report.ignored += [name for name in empty if name not in named]
 
 
-def _files_of_classes(
-    report: FolderReport, classes: list[tuple[str, Path]], visited: set[tuple[int, int]]
-) -> Iterator[tuple[str, Path, Path]]:
-    """Yield each file under the class folders, with its part and the class folder.
+def walk(report: FolderReport, folders: Iterable[Path], not_again: Iterable[Path] = ()) -> Iterator[tuple[Path, Path]]:
+    """Yield each file under some folders, with the one of them it was found in; hidden names are left out.
 
-    Links to folders wait until all folders are walked: one that leads to another class, or into
-    one, would take its images.
+    Links to folders wait until all folders are walked: one that leads to another, or into one, would take
+    its files. A folder met before is not entered again, but reported as ignored.
     """
-    links_last = sorted(classes, key=lambda place: place[1].is_symlink())
-    waiting = deque((part, folder, folder) for part, folder in links_last)
+    visited = {_identity(folder) for folder in not_again}
+    waiting = deque((folder, folder) for folder in sorted(folders, key=Path.is_symlink))
     while waiting:
-        part, class_folder, folder = waiting.popleft()
-        for path in _walk(report, folder, visited):
+        top, folder = waiting.popleft()
+        for path in _files_below(report, folder, visited):
             if _is_folder(path):
-                waiting.append((part, class_folder, path))
+                waiting.append((top, path))
             else:
-                yield part, class_folder, path
+                yield top, path
 
 
-def _walk(report: FolderReport, folder: Path, visited: set[tuple[int, int]]) -> Iterator[Path]:
-    """Yield the files under `folder`, and the links to folders; one met before is ignored."""
+def _files_below(report: FolderReport, folder: Path, visited: set[tuple[int, int]]) -> Iterator[Path]:
+    """Yield the files under `folder`, and the links to folders."""
     identity = _identity(folder)
     if identity in visited:
         report.ignored.append(printable(folder.relative_to(report.folder)))
@@ -114,7 +113,7 @@ def _walk(report: FolderReport, folder: Path, visited: set[tuple[int, int]]) -> 
         if path.name.startswith(".") or (is_folder and _is_hidden(path)):
             continue
         if is_folder and not path.is_symlink():
-            yield from _walk(report, path, visited)
+            yield from _files_below(report, path, visited)
         else:
             yield path
 
@@ -130,7 +129,7 @@ def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
     named = [(PART_NAMES.get(folder.name.lower(), ""), folder) for folder in folders]
     parts = [(part, folder) for name in PARTS for part, folder in named if part == name]
     # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
-    if not any(part == "train" and _holds_class_folders(report, base) for part, base in parts):
+    if not any(part == "train" and _subfolders(report, base) for part, base in parts):
         _refuse_parts_alone(folders)
         return [("", report.folder)]
     return parts
@@ -144,26 +143,12 @@ def _refuse_parts_alone(folders: list[Path]) -> None:
         raise SemmixError("no train part with class folders in it", ", ".join(names), fix)
 
 
-def _beside_parts(report: FolderReport, parts: list[Path]) -> list[Path]:
-    """Return the files and folders next to `train` that are no part."""
-    return [path for path in _entries(report, report.folder) if path not in parts and not _is_hidden(path)]
-
-
-def _shown(report: FolderReport, paths: list[Path]) -> list[str]:
+def _shown(report: FolderReport, paths: Iterable[Path]) -> list[str]:
     return [printable(path.relative_to(report.folder)) for path in paths]
-
-
-def _holds_class_folders(report: FolderReport, folder: Path) -> bool:
-    return bool(_subfolders(report, folder))
 
 
 def _subfolders(report: FolderReport, folder: Path) -> list[Path]:
     return [path for path in _entries(report, folder) if path.is_dir() and not _is_hidden(path)]
-
-
-def _loose(report: FolderReport, folder: Path) -> list[Path]:
-    """Return what lies beside class folders: images of no class, links that lead nowhere."""
-    return [path for path in _entries(report, folder) if not path.is_dir() and not _is_hidden(path)]
 
 
 def _is_hidden(path: Path) -> bool:

@@ -2,10 +2,11 @@
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -13,6 +14,7 @@ from semmix.core.errors import SemmixError
 from semmix.data.decoding import BadImageError, read_pixels
 
 BATCHES_AHEAD = 3  # decoded while the present one is in use
+T, R = TypeVar("T"), TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +48,8 @@ class StreamedImages:
 
     def batches(self, indices: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Yield the images at each index, uint8 [n, C, H, W], decoded by threads ahead of need."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoders let other threads run
-            waiting = deque()
-            for index in indices:
-                waiting.append(pool.map(self._read, index.tolist()))  # begins at once
-                if len(waiting) > BATCHES_AHEAD:
-                    yield torch.stack(list(waiting.popleft()))
-            while waiting:
-                yield torch.stack(list(waiting.popleft()))
+        for images in read_ahead(self._read, (index.tolist() for index in indices)):
+            yield torch.stack(images)
 
     def _read(self, row: int) -> torch.Tensor:
         path = self.paths[row]
@@ -67,3 +63,15 @@ class StreamedImages:
             fix = "give one size, such as --size 64: all images are then scaled and cropped to it"
             raise SemmixError("the images differ in size", seen, fix)
         return pixels.expand(self.image_shape)  # one channel fills three
+
+
+def read_ahead(read: Callable[[T], R], batches: Iterable[Iterable[T]], ahead: int = BATCHES_AHEAD) -> Iterator[list[R]]:
+    """Yield what `read` returns for the items of each batch, read by threads `ahead` batches before they are needed."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoders let other threads run
+        waiting = deque()
+        for batch in batches:
+            waiting.append(pool.map(read, batch))  # begins at once
+            if len(waiting) > ahead:
+                yield list(waiting.popleft())
+        while waiting:
+            yield list(waiting.popleft())

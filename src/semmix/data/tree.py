@@ -5,7 +5,6 @@ Nothing is ever unpacked to disk, so a hostile archive has no path to escape by.
 
 import contextlib
 import lzma
-import os
 import tarfile
 import zipfile
 import zlib
@@ -55,7 +54,10 @@ def open_tree(path: Path) -> Iterator[Tree]:
 
 def _open(path: Path, stack: contextlib.ExitStack) -> Tree:
     if path.is_dir():
-        return Tree(path, sorted(_walk(path)), lambda name: (path / name).read_bytes())
+        files = (file for file in path.rglob("*") if not file.is_dir())  # follows no links, so no loops
+        return Tree(
+            path, sorted(file.relative_to(path).as_posix() for file in files), lambda name: (path / name).read_bytes()
+        )
     if zipfile.is_zipfile(path):
         return _open_zip(path, stack)
     if tarfile.is_tarfile(path):
@@ -93,9 +95,3 @@ def _open_tar(path: Path, archive: tarfile.TarFile) -> Tree:
         return file.read()
 
     return Tree(path, list(members), read)
-
-
-def _walk(folder: Path) -> Iterator[str]:
-    for base, _, names in os.walk(folder):  # does not follow links, so no loops
-        for name in names:
-            yield Path(base, name).relative_to(folder).as_posix()

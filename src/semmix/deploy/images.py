@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from torch import Tensor
 
 from semmix.core.errors import SemmixError
 from semmix.data.decoding import SUFFIXES, decode_pixels, read_pixels
+from semmix.data.folder_report import FolderReport
+from semmix.data.listing import walk
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into grey
 
@@ -56,7 +57,8 @@ def fit_channels(pixels: np.ndarray, channels: int) -> Tensor:
 def _expand(name: str) -> Iterator[Path]:
     path = Path(name)
     if path.is_dir():
-        yield from _walk(path)
+        files = (file for _, file in walk(FolderReport(path), [path]))
+        yield from (file for file in files if file.suffix.lower() in SUFFIXES)
     elif path.exists() or not glob.has_magic(name):
         yield path
     else:
@@ -69,19 +71,3 @@ def _matches(pattern: str) -> Iterator[Path]:
     once = {os.path.realpath(match): match for match in reversed(found)}
     for match in sorted(once.values()):
         yield from _expand(match)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the images under a folder; links are followed, to each real folder once."""
-    visited: set[str] = set()
-    waiting = deque([folder])
-    while waiting:  # links come last, so that files go by the names they have without them
-        for base, folders, names in os.walk(waiting.popleft()):
-            if (place := os.path.realpath(base)) in visited:
-                folders.clear()
-                continue
-            visited.add(place)
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            waiting += [Path(base, name) for name in folders if Path(base, name).is_symlink()]
-            images = (name for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
-            yield from (Path(base, name) for name in images if not name.startswith("."))

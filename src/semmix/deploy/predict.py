@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ from semmix.core.errors import SemmixError
 from semmix.core.files import printable, whole_file
 from semmix.core.progress import harmless, progress, say
 from semmix.data.decoding import BadImageError
+from semmix.data.streamed import read_ahead
 from semmix.deploy.images import list_images, read_image
 from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
 
@@ -85,7 +84,7 @@ def predict_files(model: Model, paths: Iterable[Path], caution: Caution | None =
 def _read_batches(
     paths: Sequence[Path], shape: tuple[int, int, int]
 ) -> Iterator[list[tuple[Path, Tensor | BadImageError]]]:
-    """Yield files with their images, or with what is wrong, decoded by threads ahead of need."""
+    """Return files with their images, or with what is wrong, decoded by threads ahead of need."""
 
     def read(path: Path) -> tuple[Path, Tensor | BadImageError]:
         try:
@@ -93,14 +92,8 @@ def _read_batches(
         except BadImageError as bad:
             return path, bad
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoders let other threads run
-        waiting = deque()
-        for first in range(0, len(paths), BATCH_SIZE):
-            waiting.append(pool.map(read, paths[first : first + BATCH_SIZE]))  # begins at once
-            if len(waiting) > BATCHES_AHEAD:
-                yield list(waiting.popleft())
-        while waiting:
-            yield list(waiting.popleft())
+    batches = (paths[first : first + BATCH_SIZE] for first in range(0, len(paths), BATCH_SIZE))
+    return read_ahead(read, batches, BATCHES_AHEAD)
 
 
 def outcome(row: Row) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from semmix.core.errors import SemmixError, some_of
+from semmix.core.files import delimiter_of
 from semmix.evaluation.parts import (
     LABEL_WORDS,
     PREDICTED_WORDS,
@@ -225,7 +226,7 @@ def _look_at_csv(path: Path) -> tuple[str, list[Column], int]:
         rows = (line for line in file if line.strip())
         first = list(islice(rows, LOOKED_AT))
         num_rows = len(first) + sum(1 for _ in rows)
-    delimiter = max(",;\t", key=header.count)
+    delimiter = delimiter_of(header)
     names, *cells = csv.reader([header, *first], delimiter=delimiter)
     _refuse_cells_without_a_name(names, cells)
     columns = [

@@ -28,7 +28,7 @@ from semmix.data.duplicates import Duplicates, find_duplicates
 from semmix.data.folder_report import FolderReport, Problem
 from semmix.data.image_folder import Gathered, across_parts, as_dataset, divide, gather, unusable_files
 from semmix.data.imported import save_parts
-from semmix.data.listing import ImageFile, list_images
+from semmix.data.listing import ImageFile, list_files
 from semmix.fitting.suspects import SecondOpinion, second_opinion
 
 DATA = "data.json"
@@ -54,7 +54,7 @@ class Prepared:
 
 def usual_side(config: DatasetConfig) -> int:
     """Return the median of the images' shorter sides, by the headers of some of them."""
-    files = list_images(FolderReport(Path(config.dataset)))
+    files = list_files(FolderReport(Path(config.dataset)))
     sides = []
     for file in files[:: max(1, len(files) // NUM_SAMPLED)]:
         with contextlib.suppress(BadImageError):  # it is named when the images are read
@@ -70,7 +70,7 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> Prepared:
     source = Path(config.dataset)
     inputs = {
         "source": printable(source),
-        "files": _listing_digest(list_images(FolderReport(source))),
+        "files": _listing_digest(list_files(FolderReport(source))),
         "size": size,
         "protocol": config.protocol,
         "split_seed": config.split_seed,
