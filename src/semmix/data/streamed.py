@@ -14,7 +14,8 @@ from semmix.core.errors import SemmixError
 from semmix.data.decoding import BadImageError, read_pixels
 
 BATCHES_AHEAD = 3  # decoded while the present one is in use
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
