@@ -3,35 +3,50 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CODE := src tests benchmarks examples tools
-STAMP := $(VENV)/installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Without an NVIDIA GPU: torch's CPU build, where an index that pip knows has one (PIP_EXTRA_INDEX_URL).
+TORCH := $(shell command -v nvidia-smi > /dev/null || sed -n 's/^torch==.*/&+cpu/p' constraints.txt)
 
-.PHONY: venv demo test lint docs bench clean
+.PHONY: venv demo test quick lint docs bench clean
 
-venv: $(STAMP)
+venv: $(VENV)/all
 
-$(STAMP): pyproject.toml constraints.txt
+$(VENV)/torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	test -n "$(TORCH)" && $(PIP) "$(TORCH)" 2> $(VENV)/torch.log || $(PIP) torch
 	touch $@
 
-demo: $(STAMP)
+# What the demo needs: semmix and no more.
+$(VENV)/demo: pyproject.toml constraints.txt $(VENV)/torch
+	$(PIP) -e .
+	touch $@
+
+# What the tests need as well: every extra, and the tools.
+$(VENV)/all: pyproject.toml constraints.txt $(VENV)/torch
+	$(PIP) -e ".[dev]"
+	touch $@
+
+demo: $(VENV)/demo
 	$(BIN)/semmix fit digits --out demo
 
-test: $(STAMP) lint docs
+test: $(VENV)/all lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-lint: $(STAMP)
+# Before a commit: lint, types, and the tests of what changed since main; under 90 seconds.
+quick: $(VENV)/all
+	OMP_NUM_THREADS=1 $(BIN)/python tools/quick.py
+
+lint: $(VENV)/all
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/pyright
 
 # The pages in site/; a dead link or anchor is an error.
-docs: $(STAMP)
+docs: $(VENV)/all
 	$(BIN)/mkdocs build --strict
 
 # What a CPU can show; the other benchmarks want a GPU, their heads say how to run them.
-bench: $(STAMP)
+bench: $(VENV)/all
 	$(BIN)/python benchmarks/bench_import.py
 	$(BIN)/python benchmarks/bench_metrics.py
 	$(BIN)/python benchmarks/bench_training.py --size 8 --images 1280

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as _numpy  # noqa: F401  (the two packages every part of semmix needs)
 import torch as _torch  # noqa: F401
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _MODULES = {alias.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -7,7 +7,7 @@ import pytest
 
 from semmix.core.errors import SemmixError
 from semmix.core.files import cache_folder
-from semmix.core.zoo import MANIFEST, fetched_folder, find_zoo, is_zoo_name, zoo_folders, zoo_names
+from semmix.core.zoo import MANIFEST, fetched_folder, find_zoo, is_zoo_name, package_folders, zoo_folders, zoo_names
 
 CLONE = Path(__file__).parents[2]
 
@@ -76,6 +76,11 @@ def test_a_package_that_is_broken_hides_no_other(install):
     parent.rmdir()
     owls = put(install("owl_zoo"), "owls")
     assert find_zoo("owls") == owls
+
+
+def test_packages_of_several_models_may_share_a_folder(install):
+    shared = [install(package, "shared_zoo") for package in ("owl_zoo", "bat_zoo")]
+    assert package_folders() == shared[:1]
 
 
 def test_of_two_entries_with_one_name_the_first_place_counts(install, tmp_path, monkeypatch):

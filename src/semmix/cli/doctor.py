@@ -26,6 +26,7 @@ EXTRAS = {
     "timm": "timm",
     "track": "tensorboard",
     "parquet": "pyarrow",
+    "hub": "huggingface_hub",
 }
 
 

@@ -40,7 +40,7 @@ def package_folders() -> list[Path]:
                 folders += map(Path, spec.submodule_search_locations)
             elif spec and spec.origin:
                 folders.append(Path(spec.origin).parent)
-    return folders
+    return list(dict.fromkeys(folders))  # packages of several models share one folder
 
 
 def fetched_folder() -> Path:
