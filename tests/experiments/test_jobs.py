@@ -97,15 +97,15 @@ def test_a_trained_run_is_measured_without_its_mixed_images(num_jobs, tmp_path, 
         out=tmp_path,
         jobs=num_jobs,
     )
-    cells = chosen_cells(config)
-    run_missing(cells, config)
+    cells, runs = chosen_cells(config), RunFolder(tmp_path / "runs")
+    run_missing(cells, runs, config)
     assert "2 runs to do" in capsys.readouterr().out  # with the network that annotates
     for made in ("mixsets", "annotations", "generators"):
         shutil.rmtree(tmp_path / made)
     shutil.rmtree(tmp_path / "runs" / plain_cell(cells[0]).run_name(0))
     measured = [replace(cell, measure="piece") for cell in cells]
-    run_missing(measured, config)
+    run_missing(measured, runs, config)
     (run,) = RunFolder(tmp_path / "runs").finished(measured[0])
-    assert (run / PROXIMITY).exists()
+    assert (run.folder / PROXIMITY).exists()
     assert "runs to do" not in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}

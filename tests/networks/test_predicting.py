@@ -26,7 +26,7 @@ def test_logits_are_those_of_evaluation_and_the_mode_stays(network, training):
     assert (logits.dtype, logits.requires_grad, network.training) == (torch.float32, False, training)
 
 
-def test_every_batch_is_seen_once_in_order_and_told_to_the_bar():
+def test_every_batch_is_seen_once_in_order_and_told_to_the_bar(network):
     class Bar:
         done = ()
 
@@ -39,14 +39,14 @@ def test_every_batch_is_seen_once_in_order_and_told_to_the_bar():
         sizes.append(len(images))
         return images.double().sum((1, 2, 3))
 
-    found = over_batches(sums, IMAGES, torch.device("cpu"), 3, bar)
+    found = over_batches(network, sums, IMAGES, 3, bar)
     assert sizes == [3, 3, 1]
     assert bar.done == (3, 3, 1)
     assert found.dtype == torch.float32
     assert found.tolist() == IMAGES.sum((1, 2, 3)).tolist()
 
 
-def test_nothing_is_rounded_to_tf32_meanwhile():
+def test_nothing_is_rounded_to_tf32_meanwhile(network):
     seen = []
 
     def precision(images):
@@ -54,7 +54,7 @@ def test_nothing_is_rounded_to_tf32_meanwhile():
         return images
 
     before = torch.backends.cudnn.allow_tf32
-    over_batches(precision, IMAGES, torch.device("cpu"))
+    over_batches(network, precision, IMAGES)
     assert seen == [(False, False)]
     assert torch.backends.cudnn.allow_tf32 == before
     with full_precision():

@@ -135,8 +135,7 @@ def write_extra(cell: Cell, run: Path, data: Dataset, device_name: str) -> None:
 def write_proximity(network: Classifier, data: Dataset, run: Path) -> None:
     """Write how near the validation features are to each validation and test image."""
     val, test = (
-        over_batches(network.features, split.images, network.mean.device, BATCH_SIZE).cpu()
-        for split in (data.val, data.test)
+        over_batches(network, network.features, split.images, BATCH_SIZE).cpu() for split in (data.val, data.test)
     )
     near = {"val": proximity(val), "test": proximity(test, pool=val)}
     write_tensors(run / PROXIMITY, {name: torch.as_tensor(v) for name, v in near.items()})
@@ -149,5 +148,5 @@ def write_tta(network: Classifier, split: Split, pad: int, flip: bool, run: Path
         # uint8 views are cut and mirrored exactly.
         return tta_probs(network, images, padding=pad, flip=flip).log().float()
 
-    logits = over_batches(log_probs, split.images, network.mean.device, BATCH_SIZE)
+    logits = over_batches(network, log_probs, split.images, BATCH_SIZE)
     write_tensors(run / TTA, {"logits": logits.cpu(), "labels": split.labels})

@@ -26,35 +26,34 @@ def full_precision() -> Iterator[None]:
 def predict_logits(
     network: Classifier, images: Images, batch_size: int = 1000, fast: bool = False, bar: Progress | None = None
 ) -> Tensor:
-    """Return float32 logits [N, K] in evaluation mode, on the network's device; the network keeps its mode.
+    """Return float32 logits [N, K] in evaluation mode, on the network's device.
 
     Args:
-        network: A classifier on its device.
+        network: A classifier on its device; it keeps its mode.
         images: uint8 [N, C, H, W], anywhere.
         batch_size: Images that the network sees at once.
         fast: Compute in bfloat16 on a GPU, as training does, instead of full float32.
         bar: Is told how many images are done.
     """
-    was_training, device = network.training, network.mean.device
-    network.eval()
+    device = network.mean.device
     with torch.autocast(device.type, torch.bfloat16, enabled=fast and device.type == "cuda"):
-        logits = over_batches(network, images, device, batch_size, bar)
-    network.train(was_training)
-    return logits
+        return over_batches(network, network, images, batch_size, bar)
 
 
 def over_batches(
+    network: Classifier,
     function: Callable[[Tensor], Tensor],
     images: Images,
-    device: torch.device,
     batch_size: int = 1000,
     bar: Progress | None = None,
 ) -> Tensor:
-    """Return what a function of a network gives for all images, float32 [N, ...], on the device."""
-    results = []
+    """Return what a function by `network` gives for all images, float32 [N, ...]; see `predict_logits`."""
+    was_training, results = network.training, []
+    network.eval()
     with full_precision():
         for batch in images.split(batch_size):
-            results.append(function(batch.to(device)).float())
+            results.append(function(batch.to(network.mean.device)).float())
             if bar:
                 bar.advance(len(batch))
+    network.train(was_training)
     return torch.cat(results)
