@@ -57,9 +57,9 @@ def test_own_parts_run_as_documented(tmp_path, monkeypatch):
             exec(compile(block, "extend.md", "exec"), names)
     assert names["store"].verify() == []
     assert names["notes"].lam().shape == (45, 8)
-    results = {result["name"]: result["metrics"] for result in names["evaluation"]["results"]}
-    assert results["mine:Shrunken"]["acc"] > 0.5
-    assert results["mine:Shrunken"]["ece"] != results["as given"]["ece"]
+    given, mine = (names["evaluation"].results[name].measures for name in ("as given", "mine:Shrunken"))
+    assert mine["acc"].value > 0.5
+    assert mine["ece"] != given["ece"]
 
 
 def test_the_evaluation_runs_as_documented(tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ def test_the_evaluation_runs_as_documented(tmp_path, monkeypatch):
     names: dict = {}
     for block in python_blocks(ROOT / "docs" / "evaluate.md"):
         exec(compile(block, "evaluate.md", "exec"), names)
-    given, *calibrated = names["evaluation"]["results"]
+    given, *calibrated = names["evaluation"].to_json()["results"]
     assert given["metrics"]["oe"] == pytest.approx(given["metrics"]["ece"], abs=1e-3)
     assert all(after["metrics"]["ece"] < given["metrics"]["ece"] for after in calibrated)
     assert all(after["metrics"]["nll"] < 0.7 for after in calibrated)
