@@ -14,10 +14,11 @@ from semmix.data.tree import Tree, open_tree
 
 @dataclass(frozen=True)
 class Download:
-    """A file on the web and the MD5 its publisher gives for it."""
+    """A file on the web and the digest its publisher gives for it."""
 
     url: str
-    md5: str
+    digest: str
+    algorithm: str = "md5"
 
     @property
     def file_name(self) -> str:
