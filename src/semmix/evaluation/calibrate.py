@@ -10,8 +10,8 @@ import numpy as np
 
 from semmix import calibration as cal
 from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.extras import import_object
 from semmix.core.seeds import fold_seed
-from semmix.core.user_code import import_object
 from semmix.evaluation.columns import Array
 from semmix.evaluation.samples import Samples, random_rows
 

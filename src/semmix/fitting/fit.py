@@ -11,9 +11,8 @@ from tyro.conf import OmitArgPrefixes
 from semmix.annotation import Annotation, annotate
 from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError
-from semmix.core.progress import say
+from semmix.core.progress import say, tell
 from semmix.core.runtime import Runtime
-from semmix.core.telling import tell
 from semmix.data import Dataset, list_datasets, load_dataset
 from semmix.data.config import DatasetConfig
 from semmix.deploy import predict_command
