@@ -2,7 +2,6 @@
 from semmix.annotation import Annotation as Annotation
 from semmix.annotation import lambda_e as lambda_e
 from semmix.annotation import lambda_from as lambda_from
-from semmix.annotation.stage import annotate as annotate
 from semmix.calibration import Interval as Interval
 from semmix.calibration import TemperatureScaler as TemperatureScaler
 from semmix.calibration import accuracy as accuracy
@@ -28,18 +27,14 @@ from semmix.deploy import export_model as export_model
 from semmix.deploy import load_model as load_model
 from semmix.diffusion import load_generator as load_generator
 from semmix.diffusion.sampling import MixConfig as MixConfig
-from semmix.evaluation import Evaluation as Evaluation
-from semmix.evaluation import evaluate as evaluate
 from semmix.methods import list_methods as list_methods
 from semmix.methods import method as method
-from semmix.mixing.draw import mix as mix
 from semmix.mixing.labels import lambda_grid as lambda_grid
 from semmix.mixing.labels import mix_labels as mix_labels
 from semmix.mixing.plan import MixPlan as MixPlan
 from semmix.mixing.store import MixSets as MixSets
 from semmix.networks import classifier as classifier
 from semmix.networks import list_classifiers as list_classifiers
-from semmix.networks.encoders import backbone as backbone
 from semmix.report.plots import ReliabilityDisplay as ReliabilityDisplay
 from semmix.report.plots import reliability_diagram as reliability_diagram
 from semmix.report.table import Table as Table

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,29 +19,26 @@ from semmix import SemmixError
 from semmix.cli.main import main
 from semmix.data import load_dataset
 from semmix.diffusion.sampling import MixConfig
-from semmix.fitting.choose import recipe_for
-from semmix.fitting.digits import digits, smoke_digits
+from semmix.fitting import fit
 from semmix.fitting.fit import learn_to_draw, mix_pairs, train_run
-from semmix.fitting.images import _refuse_inside
+from semmix.fitting.own_images import refuse_inside
+from semmix.fitting.recipes import demo, recipe_of, smoke_demo
 from semmix.training.generator import GeneratorConfig
 
-SMALL = [
-    "digits",
-    "--seeds",
-    "2",
-    "--sets-per-pair",
-    "2",
-    "--sets-per-shard",
-    "20",
-    "--generator.num-images",
-    "1280",
-    "--checkpoint-seconds",
-    "0",
-    "--sampler.num-steps",
-    "4",
-    "--train.epochs",
-    "4",
-]
+SMALL = {
+    "seeds": 2,
+    "sets_per_pair": 2,
+    "sets_per_shard": 20,
+    "generator": {"num_images": 1280},
+    "runtime": {"checkpoint_seconds": 0},
+    "sampler": {"num_steps": 4},
+    "train": {"epochs": 4},
+}
+SMALL_WORDS = shlex.split(
+    "digits --seeds 2 --sets-per-pair 2 --sets-per-shard 20 --generator.num-images 1280 "
+    "--checkpoint-seconds 0 --sampler.num-steps 4 --train.epochs 4"
+)
+"""The same on the command line."""
 
 # What exists when a stage has begun, or is half done.
 STAGES = [
@@ -58,7 +56,7 @@ STAGES = [
 
 
 def start(out: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "semmix", "fit", *SMALL, "--out", str(out)]
+    command = [sys.executable, "-m", "semmix", "fit", *SMALL_WORDS, "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -117,6 +115,32 @@ def test_finished_path_is_not_walked_again(whole):
     assert {p for p in after if p.is_file() and after[p] != before.get(p)} == set()
 
 
+def test_the_same_call_from_python_returns_what_the_command_left(whole):
+    before = outcome(whole)
+    fitted = fit("digits", whole, **SMALL)
+    assert outcome(whole) == before
+    assert fitted.report == whole / "report.html"
+    assert [(run.method, run.seed) for run in fitted.runs] == [("ce", 0), ("ce", 1), ("csm", 0), ("csm", 1)]
+    assert fitted.best in fitted.runs
+    assert f"seed {fitted.best.seed}" in fitted.summary[0]
+    assert (fitted.findings, fitted.warnings) == ((), ())
+    images = load_dataset("digits").test.images[:300]
+    by_model = [answer.class_name for answer in fitted.model.predict(images)]
+    assert [answer.class_name for answer in fitted.predict(images.numpy())] == by_model
+    assert repr(fitted).startswith(f"Fitted('{whole}': 4 runs, model from Run(")
+    shown = fitted._repr_html_()
+    assert "<td" in shown
+    assert "CSM" in shown
+    assert fitted.summary[0] in shown
+
+
+def test_a_setting_nobody_knows_is_named(tmp_path):
+    with pytest.raises(SemmixError, match=r"unknown setting of FitConfig: 'seed'\n.*did you mean 'seeds'"):
+        fit("digits", tmp_path, seed=1)
+    with pytest.raises(SemmixError, match="unknown setting of TrainConfig: 'epoch'"):
+        fit("digits", tmp_path, train={"epoch": 1})
+
+
 def test_the_report_shows_the_runs_and_the_sets(whole):
     page = (whole / "report.html").read_text()
     assert "CSM" in page
@@ -172,24 +196,10 @@ def photos(tmp_path_factory) -> Path:
     return folder
 
 
-QUICK = [
-    "--seeds",
-    "1",
-    "--sets-per-pair",
-    "2",
-    "--sampler.num-steps",
-    "2",
-    "--generator.num-images",
-    "512",
-    "--generator.batch-size",
-    "32",
-    "--checkpoint-seconds",
-    "0",
-    "--train.classifier",
-    "small",
-    "--train.epochs",
-    "3",
-]
+QUICK = shlex.split(
+    "--seeds 1 --sets-per-pair 2 --sampler.num-steps 2 --generator.num-images 512 "
+    "--generator.batch-size 32 --checkpoint-seconds 0 --train.classifier small --train.epochs 3"
+)
 
 
 def start_own(folder: Path, out: Path) -> subprocess.Popen:
@@ -248,6 +258,17 @@ def test_a_table_of_few_images_is_fitted_without_a_generator(photos, tmp_path, c
     assert not (out / "generator").exists()
     assert (out / "model" / "model.json").exists()
     assert (out / "report.html").exists()
+    fitted = fit("few.csv", quality="draft", minutes=0.2, train={"epochs": 3})
+    assert fitted.folder == out.relative_to(tmp_path)
+    assert [run.method for run in fitted.runs] == ["ce"]
+    assert fitted.findings[0] == "40 images in 2 classes: plain 20, striped 20"
+    assert fitted.findings[-len(fitted.warnings) :] == fitted.warnings
+    assert fitted.warnings[0].startswith("1 files cannot be used")
+    (answer,) = fitted.predict(photos / "striped" / "0.png")
+    assert answer.class_name in ("plain", "striped")
+    assert len(fitted.predict([photos / "plain", photos / "striped" / "0.png"])) == 131
+    with pytest.raises(SemmixError, match=r"not every file can be read as an image: few.csv"):
+        fitted.predict(["few.csv"])
     # The images it leaves are a data set for other commands, as the tutorial says.
     again = ["--method", "ce", "--classifier", "small", "--epochs", "1", "--batch-size", "16"]
     assert main(["train", str(out / "images"), *again, "--out", str(tmp_path / "run")]) == 0
@@ -260,8 +281,8 @@ def test_rare_classes_and_confused_pairs(photos, tmp_path):
     train = data.train.select(kept)
     data = replace(data, train=train)
     config = replace(
-        smoke_digits(),
-        data=replace(smoke_digits().data, dataset="photos", train_size=None),
+        smoke_demo(),
+        data=replace(smoke_demo().data, dataset="photos", train_size=None),
         out=tmp_path / "out",
         seeds=1,
         partners=1,
@@ -269,11 +290,11 @@ def test_rare_classes_and_confused_pairs(photos, tmp_path):
         generator=GeneratorConfig(network="cpu32", num_images=64, batch_size=16, num_grids=1),
         sampler=MixConfig(num_steps=2, batch_size=16),
     )
-    folder = learn_to_draw(config, data)
-    manifest = json.loads((folder / "generator.json").read_text())
+    generator = learn_to_draw(config, data)
+    manifest = json.loads((config.out / "generator" / "generator.json").read_text())
     assert manifest["trained_on"] == train.digest
-    plain = train_run(config, data, "ce", 0, None)
-    store = mix_pairs(config, data, plain)
+    plain = train_run(config, data, "ce", 0)
+    store = mix_pairs(config, data, generator, plain)
     assert {c for pair in store.plan.pairs for c in pair} == {0, 1, 2}
     assert len(store.plan.pairs) == 2
 
@@ -315,11 +336,11 @@ def test_results_are_not_put_among_the_images(photos, source, out, good, capsys,
 
 def test_results_may_lie_in_a_hidden_folder_or_beside_the_images(photos):
     for out in (photos / ".semmix" / "a", photos.parent / "runs"):
-        _refuse_inside(photos, out)
+        refuse_inside(photos, out)
     with pytest.raises(SemmixError, match="among the images"):
-        _refuse_inside(photos, photos / "runs")
+        refuse_inside(photos, photos / "runs")
     with pytest.raises(SemmixError, match="among the images"):  # they would be kept in images/
-        _refuse_inside(photos.rename(photos.with_name("images")), photos.parent)
+        refuse_inside(photos.rename(photos.with_name("images")), photos.parent)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +361,7 @@ def test_what_no_plan_can_heed_is_refused_before_any_work(photos, words, answer,
 def test_a_known_data_set_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):
     (tmp_path / "digits" / "cat").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert recipe_for(["digits"]) == digits()
+    assert recipe_of("digits") == demo()
 
 
 def test_the_short_help_names_options_that_exist(capsys):

@@ -35,19 +35,19 @@ def photos(tmp_path):
 
 def prepared(photos, size=32, **options):
     config = DatasetConfig(dataset=str(photos), **options)
-    ready = prepare(config, size, photos.parent / "out")
-    return ready, "\n".join(finding_lines(ready.findings))
+    data, findings = prepare(config, size, photos.parent / "out")
+    return data, findings, "\n".join(finding_lines(findings))
 
 
 def test_a_sound_folder_is_counted_split_and_kept(photos):
-    ready, words = prepared(photos)
+    data, _, words = prepared(photos)
     assert "60 images in 2 classes: cat 30, dog 30" in words
     assert "24 x 24 pixels, colour" in words
     assert "42 to learn from, 9 to calibrate on, 9 to test on" in words
-    assert ready.dataset.image_shape == (3, 32, 32)
+    assert data.image_shape == (3, 32, 32)
     again = load_dataset(photos.parent / "out" / "images")
     assert again.name == "photos"
-    assert again.describe() == ready.dataset.describe()
+    assert again.describe() == data.describe()
     data = json.loads((photos.parent / "out" / "data.json").read_text())
     listed = [name for names in data["files"].values() for name in names]
     assert sorted(listed) == [f"{name}/{k:03d}.png" for name in ("cat", "dog") for k in range(30)]
@@ -65,33 +65,33 @@ def test_splits_that_are_decided_take_no_other_seed(photos):
 
 
 def test_what_is_prepared_is_not_read_again_but_a_changed_folder_is_noticed(photos):
-    first, _ = prepared(photos)
+    first, *_ = prepared(photos)
     kept = photos.parent / "out" / "images" / "train.safetensors"
     stamp = kept.stat().st_mtime_ns
-    second, _ = prepared(photos)
+    second, *_ = prepared(photos)
     assert kept.stat().st_mtime_ns == stamp
-    assert second.dataset.train.digest == first.dataset.train.digest
+    assert second.train.digest == first.train.digest
     picture(999).save(photos / "cat" / "new.png")
     with pytest.raises(SemmixError, match="made from other inputs"):
         prepared(photos)
 
 
 def test_an_interrupted_preparation_is_done_again(photos):
-    first, _ = prepared(photos)
+    first, *_ = prepared(photos)
     path = photos.parent / "out" / "data.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "finished": False}))
     (photos.parent / "out" / "images" / "test.safetensors").unlink()
-    second, _ = prepared(photos)
-    assert second.dataset.describe() == first.dataset.describe()
+    second, *_ = prepared(photos)
+    assert second.describe() == first.describe()
 
 
 def test_corrupt_files_are_named_and_left_out(photos):
     (photos / "cat" / "broken.png").write_bytes((photos / "cat" / "000.png").read_bytes()[:200])
     (photos / "dog" / "empty.jpg").write_bytes(b"")
     (photos / "dog" / "notes.txt").write_text("hello")
-    ready, words = prepared(photos)
-    assert ready.findings["num_images"] == 60
+    _, findings, words = prepared(photos)
+    assert findings["num_images"] == 60
     assert "2 files cannot be used and are left out: cat/broken.png (truncated)" in words
     assert "1 other files or folders are no images that can be read (.png, .jpg" in words
     with pytest.raises(SemmixError, match="2 files cannot be used"):
@@ -110,7 +110,7 @@ def test_strict_is_heard_after_the_folder_was_read_without_it(photos):
 
 def test_names_cannot_command_the_terminal(photos):
     (photos / "cat" / "\x1b[2J\n.png").write_bytes(b"")
-    _, words = prepared(photos)
+    *_, words = prepared(photos)
     assert "cat/?[2J?.png (empty)" in words
 
 
@@ -120,7 +120,7 @@ def test_a_pipe_and_a_name_no_file_can_have_are_left_out(photos):
     table = photos / "labels.csv"
     table.write_text("\n".join(["path,label", *rows, "cat/a\0.png,cat"]))
     assert usual_side(DatasetConfig(dataset=str(table))) == 24
-    _, words = prepared(table)
+    *_, words = prepared(table)
     assert "2 files cannot be used and are left out" in words
     assert "cat/a?.png (unreadable)" in words
 
@@ -128,8 +128,8 @@ def test_a_pipe_and_a_name_no_file_can_have_are_left_out(photos):
 def test_a_class_of_one_image_is_learned_but_not_tested(photos):
     (photos / "cow").mkdir()
     picture(777).save(photos / "cow" / "only.png")
-    ready, words = prepared(photos)
-    assert ready.dataset.train.class_counts(3)[1] == 1
+    data, _, words = prepared(photos)
+    assert data.train.class_counts(3)[1] == 1
     assert "rare: cow have fewer than 10 images to learn from" in words
     assert "untested: cow have too few images" in words
 
@@ -145,9 +145,9 @@ def test_mixed_modes_and_rotation_become_one_shape(photos):
     wide.convert("RGBA").save(photos / "cat" / "alpha.webp")
     wide.convert("L").save(photos / "cat" / "grey.png")
     wide.save(photos / "cat" / "rotated.jpg", exif=exif)
-    ready, words = prepared(photos)
-    assert ready.findings["num_images"] == 66
-    assert ready.dataset.image_shape == (3, 32, 32)
+    data, findings, words = prepared(photos)
+    assert findings["num_images"] == 66
+    assert data.image_shape == (3, 32, 32)
     assert "2 sizes, most often 24 x 24 pixels (60 images)" in words
 
 
@@ -155,8 +155,8 @@ def test_the_same_image_in_two_classes_is_named(photos):
     shutil.copy(photos / "cat" / "003.png", photos / "dog" / "stray.png")
     shutil.copy(photos / "cat" / "003.png", photos / "cat" / "004.png")
     Image.open(photos / "cat" / "007.png").save(photos / "cat" / "again.jpg", quality=90)
-    ready, words = prepared(photos)
-    assert ready.findings["in_two_classes"] == [["cat/003.png", "dog/stray.png", "cat/004.png"]]
+    _, findings, words = prepared(photos)
+    assert findings["in_two_classes"] == [["cat/003.png", "dog/stray.png", "cat/004.png"]]
     assert "same image in two classes, mend these labels: cat/003.png = dog/stray.png" in words
     assert "3 images are copies of others, exactly or nearly" in words
     assert "copies stay on one side of the split" in words
@@ -173,8 +173,8 @@ def test_copies_across_a_persons_own_parts_are_named(photos):
         (photos / name).rmdir()
     for copy in ("train/cat/002.png", "test/cat/seen.png"):
         shutil.copy(photos / "train" / "cat" / "001.png", photos / copy)
-    ready, words = prepared(photos)
-    assert [len(split) for split in ready.dataset.splits.values()] == [36, 12, 13]
+    data, _, words = prepared(photos)
+    assert [len(split) for split in data.splits.values()] == [36, 12, 13]
     assert "in several of your own parts" in words
     assert "train/cat/001.png = test/cat/seen.png" in words
 
@@ -196,33 +196,33 @@ def test_test_images_do_not_decide_whether_images_are_mirrored(tmp_path):
             else:
                 pixels[:, 12 * c : 12 * (c + 1)] += 100
                 save("test", name, k, pixels)
-    ready, _ = prepared(tmp_path / "photos")
-    assert ready.findings["quick_check"]["may_mirror"]
+    _, findings, _ = prepared(tmp_path / "photos")
+    assert findings["quick_check"]["may_mirror"]
 
 
 def test_long_and_foreign_names_stay_readable(photos):
     (photos / "dog").rename(photos / "Füchse 🦊")
     long = "n" * 240 + ".png"
     shutil.copy(photos / "cat" / "000.png", photos / "cat" / long)
-    _, words = prepared(photos)
+    *_, words = prepared(photos)
     assert "Füchse 🦊 30" in words
     assert max(map(len, words.splitlines())) < 200 + len(long)
 
 
 def test_a_folder_whose_name_is_no_text_is_read_and_kept(photos):
     odd = photos.rename(os.fsdecode(os.fsencode(photos) + b"\xe9"))
-    ready, _ = prepared(odd)
-    assert ready.dataset.name == "photos\\xe9"
-    again, _ = prepared(odd)
-    assert again.dataset.train.digest == ready.dataset.train.digest
+    data, *_ = prepared(odd)
+    assert data.name == "photos\\xe9"
+    again, *_ = prepared(odd)
+    assert again.train.digest == data.train.digest
 
 
 def test_links_that_loop_end(photos):
     (photos / "loop").symlink_to(photos)
     (photos / "cat" / "back").symlink_to(photos / "cat")
     (photos / "cat" / "self.png").symlink_to(photos / "cat" / "self.png")
-    ready, words = prepared(photos)
-    assert ready.findings["class_counts"] == {"cat": 30, "dog": 30}
+    _, findings, words = prepared(photos)
+    assert findings["class_counts"] == {"cat": 30, "dog": 30}
     assert "cat/self.png (unreadable)" in words
 
 
@@ -244,7 +244,7 @@ def test_many_classes_are_summed_up(tmp_path, rise, told):
         folder.mkdir(parents=True)
         for k in range(8 + rise * c):
             picture(100 * c + k, (8, 8)).save(folder / f"{k}.png")
-    _, words = prepared(tmp_path / "many")
+    *_, words = prepared(tmp_path / "many")
     assert f"in 14 classes: {told}" in words
 
 
@@ -274,4 +274,4 @@ def test_a_folder_that_was_refused_may_be_mended(tmp_path):
     (photos / "dog").mkdir()
     for k in range(30):
         picture(100 + k).save(photos / "dog" / f"{k}.png")
-    assert prepared(photos)[0].dataset.num_classes == 2
+    assert prepared(photos)[0].num_classes == 2

@@ -20,7 +20,7 @@ from semmix.calibration.one_vs_rest import isotonic
 from semmix.core.errors import unknown_name
 
 
-@dataclass(repr=False)
+@dataclass
 class DensityRatioCalibrator(Calibrator):
     """Confidence from how dense right and wrong samples are around (confidence, proximity)."""
 
@@ -43,7 +43,7 @@ class DensityRatioCalibrator(Calibrator):
         return brier
 
 
-@dataclass(repr=False)
+@dataclass
 class BinMeanShiftCalibrator(Calibrator):
     """Maps the confidence by its own curve in each quantile bin of the proximity."""
 

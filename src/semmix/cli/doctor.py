@@ -98,11 +98,11 @@ def _check_metrics(_: Path) -> str:
 
 def _check_path(folder: Path) -> str:
     """Walk the whole path at toy size."""
-    from semmix.fitting.digits import smoke_digits
-    from semmix.fitting.fit import fit
+    from semmix.fitting.fit import walk
+    from semmix.fitting.recipes import smoke_demo
 
     with contextlib.redirect_stdout(io.StringIO()):  # what so short a run measures means nothing
-        fit(replace(smoke_digits(), out=folder))
+        walk(replace(smoke_demo(), out=folder))
     if not (folder / "report.html").exists():
         raise SemmixError("the path left no report", folder, "report this as a bug")
     return "ok: digits, generator to report"

@@ -34,13 +34,11 @@ COMMANDS = {
     "keep": "Keep finished runs in a form small enough to commit.",
     "report": "Write one self-contained HTML page about finished runs.",
     "balance": "Ask whether a loss treats sharp and soft labels alike.",
-    "zoo list": "Show the trained models at hand, or those that a source offers.",
-    "zoo get": "Fetch a trained model from a server, a folder or the Hugging Face hub.",
     "doctor": "Show what is installed, and run a self-test.",
 }
 """What `semmix` lists. `generator train` is the class GeneratorTrainCommand in cli/generator.py."""
 
-RESUMING = {"fit", "data get", "generator train", "mix", "annotate", "train", "table", "zoo get"}
+RESUMING = {"fit", "data get", "generator train", "mix", "annotate", "train", "table"}
 """Commands that go on where they were stopped; the others begin anew."""
 
 
@@ -119,19 +117,14 @@ def run_command(name: str, arguments: list[str]) -> int:
     """Read the command's options and run it; return its exit status."""
     import tyro
 
-    from semmix.cli.options import TEXT_READERS
+    from semmix.cli.options import HELP, TEXT_READERS, TYRO_STYLE
 
     command = command_class(name)
     with TEXT_READERS:
-        defaults = {"default": command.defaults(arguments)} if hasattr(command, "defaults") else {}
-        given = tyro.cli(
-            command,
-            prog=f"semmix {name}",
-            description=COMMANDS[name],
-            args=arguments,
-            **defaults,
-            config=(tyro.conf.PositionalMetavarFromFieldName,),
-        )
+        if hasattr(command, "show_help") and not set(HELP).isdisjoint(arguments):
+            command.show_help(arguments)
+            raise SystemExit(0)
+        given = tyro.cli(command, prog=f"semmix {name}", description=COMMANDS[name], args=arguments, config=TYRO_STYLE)
     return given.run() or 0
 
 

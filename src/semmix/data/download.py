@@ -1,6 +1,5 @@
 """Download with resume: what has arrived is kept, whatever ends the attempt."""
 
-import contextlib
 import hashlib
 import http.client
 import os
@@ -20,11 +19,11 @@ NUM_ATTEMPTS = 4
 
 
 def fetch(download: Download, folder: Path) -> Path:
-    """Return the path of the downloaded file, whole and of the right digest."""
+    """Return the path of the downloaded file, whole and of the right MD5."""
     path = folder / download.file_name
     partial = path.with_name(f"{path.name}.part")
     try:
-        if not path.exists() or _digest(path, download) != download.digest:
+        if not path.exists() or _md5(path) != download.md5:
             folder.mkdir(parents=True, exist_ok=True)
             _fetch_rest(download, partial)
             _check_whole(download, partial)
@@ -37,11 +36,11 @@ def fetch(download: Download, folder: Path) -> Path:
 
 
 def _check_whole(download: Download, partial: Path) -> None:
-    seen = _digest(partial, download)
-    if seen != download.digest:
+    seen = _md5(partial)
+    if seen != download.md5:
         partial.unlink()
-        fix = f"{download.digest} is expected; run the command again, or get the file another way"
-        raise SemmixError(f"{download.file_name} is damaged", f"{download.algorithm.upper()} {seen}", fix)
+        fix = f"{download.md5} is expected; run the command again, or import the file yourself"
+        raise SemmixError(f"{download.file_name} is damaged", f"MD5 {seen}", fix)
 
 
 def _failed(download: Download, why: object, partial: Path) -> SemmixError:
@@ -87,18 +86,19 @@ def _copy(response: http.client.HTTPResponse, file: BinaryIO, title: str, have: 
     length = response.length  # None where the server does not tell
     total = have + (length or 0)
     received = 0
-    large = length is None or total >= MIB
-    with progress(f"{title} (MiB)", total // MIB, done=have // MIB) if large else contextlib.nullcontext() as bar:
+    with progress(f"{title} (MiB)", total // MIB, done=have // MIB) as bar:
         while block := response.read(BLOCK):
             before = have + received
             file.write(block)
             received += len(block)
-            if bar:
-                bar.advance((before + len(block)) // MIB - before // MIB)
+            bar.advance((before + len(block)) // MIB - before // MIB)
     if length is not None and received < length:
         raise _ShortError(f"only {have + received} of {total} bytes arrived")
 
 
-def _digest(path: Path, download: Download) -> str:
+def _md5(path: Path) -> str:
+    total = hashlib.md5(usedforsecurity=False)
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(download.algorithm, usedforsecurity=False)).hexdigest()
+        while block := file.read(MIB):
+            total.update(block)
+    return total.hexdigest()

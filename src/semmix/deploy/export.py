@@ -40,22 +40,23 @@ FILES = (CARD, DIAGRAM, WEIGHTS, SAVED_PROGRAM, "model.pt2", "model.onnx")
 """What a model folder holds beside its manifest."""
 
 
-def export_model(run: str | Path, out: str | Path, *, onnx: bool = True) -> Path:
+def export_model(run: Run | str | Path, out: str | Path, *, onnx: bool = True) -> Path:
     """Write the finished run as a model folder; return `out`.
 
     Does nothing if `out` holds this model already. The programs are run and compared with PyTorch
     before the folder counts as finished.
 
     Args:
-        run: folder of a finished training run.
+        run: A finished training run, or its folder.
         out: folder of the model.
         onnx: also write `model.onnx`, which needs the extra `onnx` (see `can_write_onnx`).
     """
-    run, out = Path(run), Path(out)
+    out = Path(out)
     if onnx and not can_write_onnx():
         fix = "pip install 'semmix[onnx]', or export with --no-onnx"
         raise SemmixError("model.onnx needs onnx, onnxruntime and onnxscript", "missing", fix)
     trained = Run.open(run)
+    run = trained.folder
     network, weights = load_classifier(run)
     data = {split: trained.manifest["inputs"].get(split) for split in SPLITS}
     _refuse_others(out, run)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from semmix.core.errors import unknown_name
 from semmix.diffusion.sampling import MixConfig
-from semmix.fitting.digits import digits
+from semmix.fitting.recipes import demo
 from semmix.methods import method_options
 from semmix.training.classifier import TrainConfig
 from semmix.training.generator import GeneratorConfig
@@ -81,7 +81,7 @@ class Training:
     """What users must bring before this can run."""
 
 
-_DEMO = digits()
+_DEMO = demo()
 
 TRAININGS = {
     "cifar10": Training(

@@ -1,136 +1,210 @@
-"""`fit`: from a data set to calibrated classifiers and a report, one stage after the other."""
+"""`fit`: from images to a calibrated classifier and a report, one stage after the other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from tyro.conf import OmitArgPrefixes
+from torch import Tensor
 
-from semmix.annotation import Annotation, annotate
+from semmix.annotation import annotate
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError
-from semmix.core.progress import say, tell
-from semmix.core.runtime import Runtime
-from semmix.data import Dataset, list_datasets, load_dataset
-from semmix.data.config import DatasetConfig
-from semmix.deploy import predict_command
-from semmix.diffusion import load_generator
-from semmix.diffusion.sampling import MixConfig
+from semmix.core.errors import SemmixError, some_of
+from semmix.core.progress import say
+from semmix.core.telling import tell
+from semmix.data import Dataset
+from semmix.deploy import load_model, predict_command
+from semmix.deploy.images import list_images
+from semmix.deploy.model import Model, Prediction
+from semmix.deploy.predict import predict_files
+from semmix.diffusion import Generator, load_generator
+from semmix.fitting.own_images import plan_own_images
 from semmix.fitting.planning import Quality
-from semmix.fitting.prepare import IMAGES
+from semmix.fitting.prepare import finding_lines, warning_lines
+from semmix.fitting.recipes import FitConfig, is_own, recipe_of, with_given
 from semmix.fitting.ship import best_run, closing_words, ship
-from semmix.methods import method_class
 from semmix.mixing.draw import mix
 from semmix.mixing.pairs import partner_pairs
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
-from semmix.networks.encoders import load_encoder
+from semmix.networks.encoders.trained_classifier import ClassifierEncoder
 from semmix.report import aggregate, open_gallery
 from semmix.report.html import write_rows
 from semmix.report.rows import results_table
 from semmix.report.table import terminal_width
 from semmix.runs import Run
-from semmix.training.classifier import TrainConfig, train_classifier
-from semmix.training.generator import GeneratorConfig, train_generator
+from semmix.training.classifier import train_classifier
+from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitConfig:
-    """Walk the whole path: generator, mixed sets, annotation, classifiers, report."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Fitted:
+    """What came of `fit`: a calibrated model, a report, and the runs behind them.
 
-    data: OmitArgPrefixes[DatasetConfig]
-    """The images."""
-    out: Path = Path("runs/fit")
-    """Folder of everything; run the same command again to go on after a stop."""
-    minutes: float | None = None
-    """How long all of it may take, for images of your own; by default what the quality says."""
-    quality: Quality = "good"
-    """For images of your own: draft (5 minutes), good (30) or best (180)."""
-    runtime: OmitArgPrefixes[Runtime] = field(default_factory=Runtime)
-    """Where all stages run."""
-    methods: tuple[str, ...] = ("ce", "csm")
-    """Methods to compare; the first is the baseline, shipped unless another is clearly better."""
-    seeds: int = 3
-    """Trainings of each method."""
-    sets_per_pair: int = 20
-    """Mixed sets for each pair of classes."""
-    partners: int | None = None
-    """Mix each class only with so many others, those it is confused with most; all by default."""
-    even_out: bool = False
-    """Show the generator rare classes more often, by the root of how rare they are."""
-    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
-    """The generator and how it is trained."""
-    sets_per_shard: int = 1024
-    """Mixed sets in one file."""
-    sampler: MixConfig = field(default_factory=MixConfig)
-    """How mixed sets are drawn."""
-    train: TrainConfig = field(default_factory=TrainConfig)
-    """How classifiers are trained; method and seed are set by the two options above."""
-    scale: float | None = None
-    """The annotation's scale s; chosen on the validation split by default."""
+    Example:
+        >>> fitted = semmix.fit("photos")  # doctest: +SKIP
+        >>> fitted.predict(["new.jpg"])[0].class_name  # doctest: +SKIP
+        'cat'
+    """
 
-    def __post_init__(self) -> None:
-        if not self.methods or self.seeds < 1 or self.sets_per_pair < 1:
-            seen = f"methods={self.methods}, seeds={self.seeds}, sets_per_pair={self.sets_per_pair}"
-            raise SemmixError("nothing to fit", seen, "one method, seed and set at least")
+    folder: Path
+    """Folder of everything."""
+    report: Path
+    """The report, an HTML page."""
+    runs: tuple[Run, ...]
+    """Every trained classifier."""
+    best: Run
+    """The run that became the model."""
+    summary: tuple[str, ...]
+    """Why this run was chosen, and what its confidence is worth on the test images."""
+    findings: tuple[str, ...] = ()
+    """What was found in your own images."""
+    warnings: tuple[str, ...] = ()
+    """Those findings that need your attention, such as labels that look wrong."""
+    device: str = "auto"
+    """Where the model computes."""
 
-    @property
-    def mixes(self) -> bool:
-        """Whether a method learns from mixed sets; a misspelt one must not cost an hour."""
-        return sum(method_class(name).num_mixed for name in self.methods) > 0
+    @cached_property
+    def model(self) -> Model:
+        """The calibrated model, as `semmix.load_model` returns it."""
+        return load_model(self.folder / "model", self.device, trust_code=True)
+
+    def predict(self, images: Tensor | np.ndarray | str | Path | Sequence[str | Path]) -> list[Prediction]:
+        """Return the model's prediction for each image.
+
+        Args:
+            images: uint8 images `[N, C, H, W]`; or image files, folders of them, or globs.
+
+        Raises:
+            SemmixError: If there is no such file, or it cannot be read as an image.
+        """
+        if isinstance(images, (Tensor, np.ndarray)):
+            return self.model.predict(torch.as_tensor(images))
+        names = [images] if isinstance(images, (str, Path)) else images
+        rows = list(predict_files(self.model, list_images([str(name) for name in names])))
+        if bad := [f"{row['file']} ({row['error']})" for row in rows if row["error"]]:
+            raise SemmixError("not every file can be read as an image", some_of(bad), "leave those out")
+        return [Prediction(**{name: row[name] for name in Prediction.__dataclass_fields__}) for row in rows]
+
+    def __repr__(self) -> str:
+        return f"Fitted({str(self.folder)!r}: {len(self.runs)} runs, model from {self.best!r})"
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in (*self.summary, *self.warnings))
+        table = results_table(aggregate(self.runs, self.runs[0].method)).html()
+        return f"{table}<ul>{lines}</ul><p>{html.escape(str(self.report))}</p>"
 
 
-def fit(config: FitConfig) -> Path:
-    """Walk the path and return the report's file; what is finished already is not done again."""
+def fit(
+    images: str | Path = "digits",
+    out: str | Path | None = None,
+    *,
+    minutes: float | None = None,
+    quality: Quality | None = None,
+    methods: Sequence[str] | None = None,
+    seeds: int | None = None,
+    device: str | None = None,
+    **settings: Any,
+) -> Fitted:
+    """Train calibrated classifiers on images, choose one, and write a report and a model.
+
+    Own images are looked at first; then a plan is made that fits the time. Finished stages are not done
+    again, so the same call goes on after a stop.
+
+    Args:
+        images: A folder with one folder for each class, a .csv or .jsonl file of paths and labels, or the
+            name of a data set, such as `digits` (the demo).
+        out: Folder of everything; by default `runs/` and the name of the images.
+        minutes: How long all of it may take, for own images; by default what the quality says.
+        quality: For own images: `draft` (5 minutes), `good` (30, the default) or `best` (180).
+        methods: Methods to compare, the baseline first; by default cross-entropy and CSM where there is time.
+        seeds: Trainings of each method.
+        device: `auto`, `cpu` or `cuda`.
+        **settings: Any other setting of `FitConfig`; for a stage a mapping, as in `train={"epochs": 30}`.
+
+    Returns:
+        The model, the report, the runs, and what was found.
+
+    Raises:
+        SemmixError: If the images cannot be learned from, or a setting is unusable.
+
+    Example:
+        >>> fitted = fit("photos", minutes=30)  # doctest: +SKIP
+        >>> fitted.report  # doctest: +SKIP
+        PosixPath('runs/photos/report.html')
+    """
+    named = {"out": out and Path(out), "minutes": minutes, "quality": quality, "seeds": seeds}
+    named |= {"methods": methods and tuple(methods)}
+    stages = {"data": {"dataset": str(images)}, "runtime": {"device": device} if device else {}}
+    given = {
+        **settings,
+        **{name: value for name, value in named.items() if value is not None},
+        **{name: {**settings.get(name, {}), **values} for name, values in stages.items()},
+    }
+    config = with_given(recipe_of(str(images)), given)
+    if is_own(str(images)):
+        config, data, findings = plan_own_images(config, given)
+        fitted = walk(config, data)
+        found, warnings = finding_lines(findings), warning_lines(findings)
+        return replace(fitted, findings=tuple(found), warnings=tuple(warnings))
+    for option in ("minutes", "quality"):
+        if option in given:
+            fix = f"leave it out, or set the stages: semmix fit {images} --help"
+            raise SemmixError(f"--{option} plans for images of your own", images, fix)
+    return walk(config)
+
+
+def walk(config: FitConfig, data: Dataset | None = None) -> Fitted:
+    """Do every stage of the path on `data`, by default the images that the settings name."""
     mixes = config.mixes
-    data = load_images(config)
+    data = data or config.data.load()
     counts = ", ".join(f"{len(split)} {name}" for name, split in data.splits.items())
     say(f"{data.name}: {data.num_classes} classes, {counts} images")
 
     # A plain network reads the mixed images back: like the generator, it knows the training split
     # alone. It is also the first run of cross-entropy.
+    trained: dict[tuple[str, int], Run] = {}
     source = gallery = None
     if mixes:
-        plain = train_run(config, data, "ce", 0, None)
-        learn_to_draw(config, data)
-        store = mix_pairs(config, data, plain)
-        notes = _annotate(config, data, store, plain)
-        source = load_mixed(store.folder, notes.artifact.folder)
-        gallery = open_gallery(store.folder, notes.artifact.folder)
-    trained = [train_run(config, data, name, seed, source) for name in config.methods for seed in range(config.seeds)]
+        trained["ce", 0] = plain = train_run(config, data, "ce", 0)
+        store = mix_pairs(config, data, learn_to_draw(config, data), plain)
+        encoder = ClassifierEncoder(str(plain.folder), pick_device(config.runtime.device))
+        out = config.out / "annotation"
+        annotation = annotate(store, encoder, data, out, config.scale)
+        source, gallery = load_mixed(store, annotation), open_gallery(store, annotation)
+    asked = [(method, seed) for method in config.methods for seed in range(config.seeds)]
+    for method, seed in asked:
+        if (method, seed) not in trained:
+            trained[method, seed] = train_run(config, data, method, seed, source)
 
-    runs, baseline = [Run.open(folder) for folder in trained], config.methods[0]
+    runs, baseline = [trained[key] for key in asked], config.methods[0]
     rows = aggregate(runs, baseline)
     out, title = config.out / "report.html", f"semmix on {data.name}"
     report = write_rows(rows, out, title=title, class_names=data.class_names, gallery=gallery, baseline=baseline)
     say(results_table(rows).text(terminal_width()))
     best, why = best_run(runs)
-    model = ship(best, config.out / "model")
-    tell("what came of it:", closing_words(best, why))
+    model, summary = ship(best, config.out / "model"), closing_words(best, why)
+    tell("what came of it:", summary)
     say(f"report: {report}")
     say(f"use it: {predict_command(model)}")
-    return report
+    return Fitted(config.out, report, tuple(runs), best, tuple(summary), device=config.runtime.device)
 
 
-def load_images(config: FitConfig) -> Dataset:
-    """Return the images: those that were made ready in `out`, or the data set by its name."""
-    ready = config.out / IMAGES
-    if config.data.dataset not in list_datasets() and ready.exists():
-        return load_dataset(ready)
-    return config.data.load()
-
-
-def learn_to_draw(config: FitConfig, data: Dataset) -> Path:
-    """Train the generator on the training split; return its folder."""
+def learn_to_draw(config: FitConfig, data: Dataset) -> Generator:
+    """Train the generator on the training split and return it."""
     images, labels = data.train.images, data.train.labels
     if config.even_out:
         counts = torch.bincount(labels, minlength=data.num_classes)
         times = (counts.max() / counts.clamp(min=1)).sqrt().round().long()[labels]
         images, labels = (t.repeat_interleave(times, dim=0) for t in (images, labels))
-    return train_generator(
+    folder = train_generator(
         images,
         labels,
         data.num_classes,
@@ -140,32 +214,27 @@ def learn_to_draw(config: FitConfig, data: Dataset) -> Path:
         held_out=(data.val.images, data.val.labels),
         runtime=config.runtime,
     )
+    return load_generator(folder, config.runtime.device)
 
 
-def train_run(config: FitConfig, data: Dataset, method: str, seed: int, source: MixedSource | None) -> Path:
-    """Train one method with one seed; return the run's folder."""
+def train_run(config: FitConfig, data: Dataset, method: str, seed: int, source: MixedSource | None = None) -> Run:
+    """Train one method with one seed."""
     settings = replace(config.train, method=method, seed=seed)
-    return train_classifier(data, settings, config.out / "runs" / f"{method}-{seed}", source, config.runtime)
+    out = config.out / "runs" / f"{method}-{seed}"
+    return Run.open(train_classifier(data, settings, out, source, config.runtime))
 
 
-def mix_pairs(config: FitConfig, data: Dataset, plain: Path) -> MixSets:
+def mix_pairs(config: FitConfig, data: Dataset, generator: Generator, plain: Run) -> MixSets:
     """Draw the mixed sets: of all pairs, or of those that the run `plain` confuses most."""
     if config.partners is None:
         pairs = all_pairs(data.num_classes)
     else:
-        val = Run.open(plain).val
-        pairs = partner_pairs(torch.from_numpy(val.logits), torch.from_numpy(val.labels), config.partners)
+        logits, labels = torch.from_numpy(plain.val.logits), torch.from_numpy(plain.val.labels)
+        pairs = partner_pairs(logits, labels, config.partners)
     plan = MixPlan(
         num_classes=data.num_classes,
         num_sets=config.sets_per_pair * len(pairs),
         pairs=pairs,
         sets_per_shard=config.sets_per_shard,
     )
-    generator = load_generator(config.out / "generator", config.runtime.device)
     return mix(generator, plan, config.sampler, config.out / "mixsets")
-
-
-def _annotate(config: FitConfig, data: Dataset, store: MixSets, run: Path) -> Annotation:
-    encoder = load_encoder(f"classifier:{run}", pick_device(config.runtime.device))
-    out = config.out / "annotation"
-    return annotate(store, encoder, data, out, config.scale)

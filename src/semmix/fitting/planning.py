@@ -9,32 +9,24 @@ of the time go to the classifiers, the rest to the generator and the sets it dra
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from semmix.core.errors import SemmixError
+from semmix.diffusion.sampling import MixConfig
+from semmix.training.classifier import TrainConfig
+from semmix.training.generator import GeneratorConfig
 from semmix.training.speed import Speed
 
 Quality = Literal["draft", "good", "best"]
 
 
-@dataclass(frozen=True)
-class Ambition:
-    """What a quality means."""
-
-    minutes: float
-    """Time, unless the person gives another."""
-    seeds: int
-    """Trainings of each method: several show what is chance."""
-    epochs: int
-    """Passes over the images at most."""
-
-
-AMBITIONS: dict[str, Ambition] = {
-    "draft": Ambition(minutes=5, seeds=1, epochs=60),
-    "good": Ambition(minutes=30, seeds=3, epochs=150),
-    "best": Ambition(minutes=180, seeds=5, epochs=200),
-}
+MINUTES: dict[str, float] = {"draft": 5, "good": 30, "best": 180}
+"""Time for each quality, unless the user gives another."""
+MAX_SEEDS = {"draft": 1, "good": 3, "best": 5}
+"""Trainings of each method at most: several show what is chance."""
+MAX_EPOCHS = {"draft": 60, "good": 150, "best": 200}
+"""Passes over the images at most."""
 SIZES = (32, 64, 128)
 RESERVE = 0.15
 """Part of the time kept for reading, evaluating and writing."""
@@ -67,8 +59,8 @@ UNEVEN = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a plan depends on."""
+class PlanInputs:
+    """What a plan depends on: the images and the device."""
 
     num_train: int
     num_val: int
@@ -95,30 +87,44 @@ class Facts:
 
     @property
     def batch_size(self) -> int:
-        """Real images in a step: few images still make some steps an epoch."""
+        """Real images in a step: even few images make some steps an epoch."""
         return 128 if self.num_train >= 4000 else 64 if self.num_train >= 1000 else 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What will be done; `generator`, `sampler` and `train` hold settings of those stages."""
+class FitPlan:
+    """What `fit` will do, and the plan in words."""
 
-    methods: list[str]
+    methods: tuple[str, ...]
     seeds: int
     sets_per_pair: int
     partners: int | None
     even_out: bool
-    generator: dict[str, Any]
-    sampler: dict[str, Any]
-    train: dict[str, Any]
+    generator: GeneratorConfig
+    sampler: MixConfig
+    train: TrainConfig
     minutes: dict[str, float]
     """Expected, by stage."""
-    words: list[str]
-    """The plan as the person is told it."""
+    words: list[str] = field(default_factory=list)
+    """The plan as the user is told it."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain JSON values."""
-        return asdict(self)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those settings of `fit` that the plan decides, by name."""
+        return {name: value for name, value in vars(self).items() if name not in ("minutes", "words")}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> FitPlan:
+        """Return the plan that `asdict` wrote; one by semmix 0.1 holds only some settings of a stage."""
+        stages = {"generator": GeneratorConfig, "sampler": MixConfig, "train": TrainConfig}
+        read = {name: config(**dict(map(_as_tuple, values[name].items()))) for name, config in stages.items()}
+        return FitPlan(**{**values, "methods": tuple(values["methods"]), **read})
+
+
+def _as_tuple(item: tuple[str, Any]) -> tuple[str, Any]:
+    """Return a setting with the tuple it was before JSON made a list of it."""
+    name, value = item
+    return name, tuple(value) if isinstance(value, list) else value
 
 
 def candidates(size: int, on_gpu: bool, quality: Quality) -> tuple[list[str], str]:
@@ -148,139 +154,125 @@ def choose_size(asked: int | None, usual_side: int, on_gpu: bool, quality: Quali
 def time_given(quality: Quality, minutes: float | None) -> float:
     """Return the minutes a plan has: those asked for, or the quality's own."""
     if minutes is None:
-        return AMBITIONS[quality].minutes
+        return MINUTES[quality]
     if not 0 < minutes < math.inf:
         raise SemmixError("a plan needs time", f"{minutes:g} minutes", "give --minutes 5 or more")
     return minutes
 
 
-def make_plan(facts: Facts, speed: Speed, quality: Quality, minutes: float | None) -> Plan:
+def make_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float | None) -> FitPlan:
     """Return what fits into `minutes` (or into the quality's own time) on this device."""
-    ambition, minutes = AMBITIONS[quality], time_given(quality, minutes)
-    network = candidates(facts.size, facts.on_gpu, quality)[1]
-
-    def mixing(minutes: float) -> Plan | None:
-        if not facts.can_generate:
-            return None
-        return mixing_plan(facts, speed, ambition, _usable_seconds(minutes), network)
-
-    plan = mixing(minutes)
-    if plan is None:
-        enough = next(filter(mixing, TIMES), None)
-        plan = plain_plan(facts, speed, ambition, _usable_seconds(minutes), network)
-        stages = [_why_plain(facts, minutes, enough)]
+    minutes = time_given(quality, minutes)
+    if plan := _mixing_plan(inputs, speed, quality, minutes):
+        stages = _mixing_lines(plan, inputs)
     else:
-        stages = _mixing_lines(plan, facts)
-    return replace(plan, words=_words(plan, facts, quality, minutes, stages))
+        plan = _plain_plan(inputs, speed, quality, minutes)
+        enough = next((time for time in TIMES if _mixing_plan(inputs, speed, quality, time)), None)
+        stages = [_why_plain(inputs, minutes, enough)]
+    return replace(plan, words=_words(plan, inputs, quality, minutes, stages))
+
+
+def _plain_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float) -> FitPlan:
+    """Return the plan without a generator: cross-entropy, then a temperature.
+
+    A user who asks for `--methods ce csm` all the same gets the least that could be of use.
+    """
+    train, seeds, spent = _classifiers(inputs, speed, quality, _usable_seconds(minutes), passes=1)
+    num_sets, seen = max(300, 2 * inputs.num_classes), inputs.min_seen
+    minutes_of = {"classifiers": spent / 60}
+    return _plan(inputs, quality, ("ce",), seeds, train, num_sets, seen, {"num_images": seen}, minutes_of)
+
+
+def _mixing_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float) -> FitPlan | None:
+    """Return the plan with a generator, or None where there are too few images or too little time to teach one."""
+    seconds = _usable_seconds(minutes)
+    # Each epoch of cross-entropy passes an image once, one of CSM three times.
+    train, seeds, spent = _classifiers(inputs, speed, quality, CLASSIFIERS_SHARE * seconds, passes=4)
+    left = seconds - spent
+    set_seconds = MEMBERS * _num_steps(inputs) * speed.drawing
+    num_sets = _num_sets(inputs, SETS_SHARE * left / set_seconds)
+    left -= num_sets * set_seconds
+    seen = left / speed.generator
+    if not inputs.can_generate or seen < inputs.min_seen:
+        return None
+    length = {"minutes": left / 60} if inputs.on_gpu else {"num_images": round(seen)}
+    minutes_of = {"generator": left / 60, "sets": num_sets * set_seconds / 60, "classifiers": spent / 60}
+    return _plan(inputs, quality, ("ce", "csm"), seeds, train, num_sets, seen, length, minutes_of)
 
 
 def _usable_seconds(minutes: float) -> float:
     return 60 * minutes * (1 - RESERVE)
 
 
-def plain_plan(facts: Facts, speed: Speed, ambition: Ambition, seconds: float, network: str) -> Plan:
-    """Return the plan without a generator: cross-entropy, then a temperature.
+def _num_steps(inputs: PlanInputs) -> int:
+    """Return the steps in which a mixed set is drawn."""
+    return 18 if inputs.on_gpu else 10
 
-    Who asks for `--methods ce csm` all the same gets the least that could be of use.
-    """
-    train, seeds, spent = _classifiers(facts, speed, ambition, seconds, passes=1)
-    partners, sets_per_pair = _pairs(facts.num_classes, max(300, 2 * facts.num_classes))
-    return Plan(
-        methods=["ce"],
+
+def _plan(
+    inputs: PlanInputs,
+    quality: Quality,
+    methods: tuple[str, ...],
+    seeds: int,
+    train: TrainConfig,
+    num_sets: int,
+    seen: float,
+    length: dict[str, Any],
+    minutes: dict[str, float],
+) -> FitPlan:
+    """Return the plan; the generator sees `seen` images in all, and `length` says so in its own settings."""
+    partners, sets_per_pair = _pairs(inputs.num_classes, num_sets)
+    network = candidates(inputs.size, inputs.on_gpu, quality)[1]
+    batch_size = 512 if inputs.on_gpu else min(64, max(16, 2 ** int(math.log2(seen / GENERATOR_STEPS))))
+    return FitPlan(
+        methods=methods,
         seeds=seeds,
         sets_per_pair=sets_per_pair,
         partners=partners,
-        even_out=_is_uneven(facts),
-        generator={**_generator(facts, network, facts.min_seen), "num_images": facts.min_seen},
-        sampler=_sampler(facts),
+        even_out=max(inputs.class_counts) >= UNEVEN * min(inputs.class_counts),
+        generator=GeneratorConfig(
+            network=network, num_grids=1, batch_size=batch_size, flip=inputs.may_mirror, **length
+        ),
+        sampler=MixConfig(num_steps=_num_steps(inputs)),
         train=train,
-        minutes={"classifiers": spent / 60},
-        words=[],
+        minutes=minutes,
     )
-
-
-def mixing_plan(facts: Facts, speed: Speed, ambition: Ambition, seconds: float, network: str) -> Plan | None:
-    """Return the plan with a generator, or None where there is no time to teach one."""
-    # Each epoch of cross-entropy passes an image once, one of CSM three times.
-    train, seeds, spent = _classifiers(facts, speed, ambition, CLASSIFIERS_SHARE * seconds, 4)
-    left = seconds - spent
-    sampler = _sampler(facts)
-    set_seconds = MEMBERS * sampler["num_steps"] * speed.drawing
-    num_sets = _num_sets(facts, SETS_SHARE * left / set_seconds)
-    left -= num_sets * set_seconds
-    seen = left / speed.generator
-    if seen < facts.min_seen:
-        return None
-    partners, sets_per_pair = _pairs(facts.num_classes, num_sets)
-    length = {"minutes": left / 60} if facts.on_gpu else {"num_images": round(seen)}
-    return Plan(
-        methods=["ce", "csm"],
-        seeds=seeds,
-        sets_per_pair=sets_per_pair,
-        partners=partners,
-        even_out=_is_uneven(facts),
-        generator={**_generator(facts, network, seen), **length},
-        sampler=sampler,
-        train=train,
-        minutes={"generator": left / 60, "sets": num_sets * set_seconds / 60, "classifiers": spent / 60},
-        words=[],
-    )
-
-
-def _generator(facts: Facts, network: str, seen: float) -> dict[str, Any]:
-    return {"network": network, "num_grids": 1, "batch_size": _generator_batch(facts, seen), "flip": facts.may_mirror}
-
-
-def _sampler(facts: Facts) -> dict[str, Any]:
-    return {"num_steps": 18 if facts.on_gpu else 10}
-
-
-def _is_uneven(facts: Facts) -> bool:
-    return max(facts.class_counts) >= UNEVEN * min(facts.class_counts)
 
 
 def _classifiers(
-    facts: Facts, speed: Speed, ambition: Ambition, seconds: float, passes: int
-) -> tuple[dict[str, Any], int, float]:
+    inputs: PlanInputs, speed: Speed, quality: Quality, seconds: float, passes: int
+) -> tuple[TrainConfig, int, float]:
     """Return how classifiers are trained, how often, and the seconds that takes.
 
     The largest network that can see the images often enough, with as many seeds as then fit.
     """
 
-    def possible_epochs(name: str, seeds: int) -> float:
-        return seconds / (seeds * passes * facts.num_train * speed.classifiers[name])
+    def seconds_of(name: str, seeds: int, epochs: float) -> float:
+        return epochs * seeds * passes * inputs.num_train * speed.classifiers[name]
 
-    steps = facts.num_train / facts.batch_size
-    wanted = min(max(GOOD_EPOCHS, GOOD_STEPS / steps), ambition.epochs)
-    choices = [(n, seeds) for n in speed.classifiers for seeds in range(ambition.seeds, 0, -1)]
-    fitting = (choice for choice in choices if possible_epochs(*choice) >= wanted)
+    steps = inputs.num_train / inputs.batch_size
+    wanted = min(max(GOOD_EPOCHS, GOOD_STEPS / steps), MAX_EPOCHS[quality])
+    choices = [(name, seeds) for name in speed.classifiers for seeds in range(MAX_SEEDS[quality], 0, -1)]
+    fitting = (choice for choice in choices if seconds / seconds_of(*choice, 1) >= wanted)
     name, seeds = next(fitting, choices[-1])
-    epochs = int(min(max(possible_epochs(name, seeds), MIN_EPOCHS), ambition.epochs))
-    spent = epochs * seeds * passes * facts.num_train * speed.classifiers[name]
-    train = {
-        "classifier": name,
-        "epochs": epochs,
-        "batch_size": facts.batch_size,
-        "lr": round(0.1 * math.sqrt(facts.batch_size / 128), 3),
-        "schedule": "cosine",
-        "pad": facts.size // 8,
-        "flip": facts.may_mirror,
-    }
-    return train, seeds, spent
+    epochs = int(min(max(seconds / seconds_of(name, seeds, 1), MIN_EPOCHS), MAX_EPOCHS[quality]))
+    train = TrainConfig(
+        classifier=name,
+        epochs=epochs,
+        batch_size=inputs.batch_size,
+        lr=round(0.1 * math.sqrt(inputs.batch_size / 128), 3),
+        schedule="cosine",
+        pad=inputs.size // 8,
+        flip=inputs.may_mirror,
+    )
+    return train, seeds, seconds_of(name, seeds, epochs)
 
 
-def _generator_batch(facts: Facts, seen: float) -> int:
-    """Return the images in a step of a generator that will see `seen` of them in all."""
-    if facts.on_gpu:
-        return 512
-    return min(64, max(16, 2 ** int(math.log2(seen / GENERATOR_STEPS))))
-
-
-def _num_sets(facts: Facts, affordable: float) -> int:
+def _num_sets(inputs: PlanInputs, affordable: float) -> int:
     """Return how many sets to draw: about one for each image, and two for each class at least."""
-    fitting = MAX_BYTES // (MEMBERS * 3 * facts.size**2)
-    wanted = min(max(facts.num_train, 300), MAX_SETS, fitting)
-    return max(2 * facts.num_classes, min(int(affordable), wanted))
+    fitting = MAX_BYTES // (MEMBERS * 3 * inputs.size**2)
+    wanted = min(max(inputs.num_train, 300), MAX_SETS, fitting)
+    return max(2 * inputs.num_classes, min(int(affordable), wanted))
 
 
 def _pairs(num_classes: int, num_sets: int) -> tuple[int | None, int]:
@@ -295,21 +287,21 @@ def _pairs(num_classes: int, num_sets: int) -> tuple[int | None, int]:
     return partners, num_sets // (num_classes * partners)
 
 
-def _words(plan: Plan, facts: Facts, quality: Quality, minutes: float, stages: list[str]) -> list[str]:
+def _words(plan: FitPlan, inputs: PlanInputs, quality: Quality, minutes: float, stages: list[str]) -> list[str]:
     """Return the plan for people who know neither diffusion nor calibration."""
     total = sum(plan.minutes.values()) / (1 - RESERVE)
-    device = "GPU" if facts.on_gpu else "CPU"
+    device = "GPU" if inputs.on_gpu else "CPU"
     lines = [f"plan ({quality}, on this {device}): about {_time(total)} in all", *stages]
-    if facts.num_val < MIN_VAL:
+    if inputs.num_val < MIN_VAL:
         lines.append(
-            f"only {facts.num_val} images to calibrate on ({MIN_VAL} are wanted): read the confidences as rough"
+            f"only {inputs.num_val} images to calibrate on ({MIN_VAL} are wanted): read the confidences as rough"
         )
     if total > 1.2 * minutes:
         lines.append(f"that is longer than {minutes:g} minutes: so many images need the time")
     return lines
 
 
-def _mixing_lines(plan: Plan, facts: Facts) -> list[str]:
+def _mixing_lines(plan: FitPlan, inputs: PlanInputs) -> list[str]:
     minutes, train = plan.minutes, plan.train
     pairs = (
         "all pairs of classes"
@@ -321,20 +313,20 @@ def _mixing_lines(plan: Plan, facts: Facts) -> list[str]:
     return [
         f"a generator learns to draw your classes{rare}: {_time(minutes['generator'])}",
         f"it draws images between classes, {pairs}: {_time(minutes['sets'])}",
-        f"a classifier ({train['classifier']}, {train['epochs']} passes over {facts.num_train:,} "
-        f"images of {facts.size} x {facts.size}) learns without and with them, {times}: "
+        f"a classifier ({train.classifier}, {train.epochs} passes over {inputs.num_train:,} "
+        f"images of {inputs.size} x {inputs.size}) learns without and with them, {times}: "
         f"{_time(minutes['classifiers'])}",
         "then a temperature is fitted, and a report and a model are written",
     ]
 
 
-def _why_plain(facts: Facts, minutes: float, enough: float | None) -> str:
+def _why_plain(inputs: PlanInputs, minutes: float, enough: float | None) -> str:
     why = f"in {minutes:g} minutes a generator would learn nothing useful here"
     if enough:
         why += f" (--minutes {enough} would do)"
-    if not facts.can_generate:
+    if not inputs.can_generate:
         why = (
-            f"{facts.num_train:,} images to learn from in {facts.num_classes} classes are too few "
+            f"{inputs.num_train:,} images to learn from in {inputs.num_classes} classes are too few "
             f"to teach a generator ({MIN_TRAIN}, and {MIN_PER_CLASS} a class, are wanted)"
         )
     return (

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,14 +43,6 @@ FEW_IMAGES = 10
 """A class with fewer images to learn from is called rare."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Images ready for training, and what was found while they were read."""
-
-    dataset: Dataset
-    findings: dict[str, Any]
-
-
 def usual_side(config: DatasetConfig) -> int:
     """Return the median of the images' shorter sides, by the headers of some of them."""
     files = list_files(FolderReport(Path(config.dataset)))
@@ -62,8 +53,8 @@ def usual_side(config: DatasetConfig) -> int:
     return int(median(sides)) if sides else 0
 
 
-def prepare(config: DatasetConfig, size: int, out: Path) -> Prepared:
-    """Return the images scaled to `size`, split and kept under `out`; read once and not again.
+def prepare(config: DatasetConfig, size: int, out: Path) -> tuple[Dataset, dict[str, Any]]:
+    """Return the images scaled to `size`, split and kept under `out`, and what was found; read once and not again.
 
     A folder that has changed since is refused: what was learned from it would not match.
     """
@@ -96,7 +87,7 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> Prepared:
     if config.strict and findings["num_unusable"]:  # read before, when that was allowed
         skipped = [Problem(**bad) for bad in findings["unusable"]]
         raise unusable_files(skipped, findings["num_unusable"])
-    return Prepared(load_dataset(out / IMAGES), findings)
+    return load_dataset(out / IMAGES), findings
 
 
 def describe(
@@ -142,70 +133,60 @@ def finding_lines(findings: dict[str, Any]) -> list[str]:
         f"{_show_sizes(findings['stored_sizes'])}, {colour}",
         f"{train:,} to learn from, {val:,} to calibrate on, {test:,} to test on",
     ]
-    lines += _rare_classes(counts, splits)
-    lines += _unusable(findings)
-    lines += _copies(findings)
-    lines += _suspects(findings)
-    return list(map(harmless, lines))
+    return [*map(harmless, lines), *warning_lines(findings)]
 
 
-def _rare_classes(counts: dict[str, int], splits: dict[str, dict[str, int]]) -> list[str]:
-    untested = [name for name in counts if not splits["test"].get(name)]
-    rare = [name for name in counts if splits["train"].get(name, 0) < FEW_IMAGES]
-    lines = []
-    if rare:
-        least = f"have fewer than {FEW_IMAGES} images to learn from"
-        lines.append(f"rare: {_some(rare)} {least}; expect little of them")
-    if untested:
-        lines.append(f"untested: {_some(untested)} have too few images to be tested at all")
-    return lines
+def warning_lines(findings: dict[str, Any]) -> list[str]:
+    """Return what of it a user should look into: rare classes, unusable files, copies, doubtful labels."""
+    lines = [*_rare_classes(findings["class_counts"], findings["splits"]), *_unusable(findings)]
+    return list(map(harmless, [*lines, *_copies(findings), *_suspects(findings)]))
 
 
-def _unusable(findings: dict[str, Any]) -> list[str]:
-    lines = []
+def _rare_classes(counts: dict[str, int], splits: dict[str, dict[str, int]]) -> Iterator[str]:
+    if rare := [name for name in counts if splits["train"].get(name, 0) < FEW_IMAGES]:
+        yield f"rare: {_some(rare)} have fewer than {FEW_IMAGES} images to learn from; expect little of them"
+    if untested := [name for name in counts if not splits["test"].get(name)]:
+        yield f"untested: {_some(untested)} have too few images to be tested at all"
+
+
+def _unusable(findings: dict[str, Any]) -> Iterator[str]:
     if findings["num_unusable"]:
         named = [f"{bad['path']} ({bad['kind']})" for bad in findings["unusable"]]
-        lines.append(f"{findings['num_unusable']} files cannot be used and are left out: {_some(named)}")
+        yield f"{findings['num_unusable']} files cannot be used and are left out: {_some(named)}"
     if findings["num_ignored"]:
-        lines.append(
+        yield (
             f"{findings['num_ignored']} other files or folders are no images that can be read "
-            f"({', '.join(SUFFIXES)}), empty or in no part, and are ignored: semmix data check "
-            "names them"
+            f"({', '.join(SUFFIXES)}), empty or in no part, and are ignored: semmix data check names them"
         )
-    return lines
 
 
-def _copies(findings: dict[str, Any]) -> list[str]:
-    lines = []
+def _copies(findings: dict[str, Any]) -> Iterator[str]:
     if findings["num_near_copies"]:
         example = " = ".join(findings["near_copies"][0][:2])
-        lines.append(f"{findings['num_near_copies']} images are copies of others, exactly or nearly, such as {example}")
+        yield f"{findings['num_near_copies']} images are copies of others, exactly or nearly, such as {example}"
     if findings["across_parts"]:
-        lines.append(
+        yield (
             f"{len(findings['across_parts'])} images are in several of your own parts, so the "
             f"test flatters: {_some([' = '.join(names[:2]) for names in findings['across_parts']])}"
         )
     elif findings["num_near_copies"]:
-        lines.append("copies stay on one side of the split, so that the test stays honest")
+        yield "copies stay on one side of the split, so that the test stays honest"
     if findings["in_two_classes"]:
         shown = [" = ".join(names[:2]) for names in findings["in_two_classes"]]
-        lines.append(f"the same image in two classes, mend these labels: {_some(shown)}")
-    return lines
+        yield f"the same image in two classes, mend these labels: {_some(shown)}"
 
 
-def _suspects(findings: dict[str, Any]) -> list[str]:
+def _suspects(findings: dict[str, Any]) -> Iterator[str]:
     quick, suspects = findings["quick_check"], findings["suspects"]
-    lines = []
     if suspects:
         shown = [f"{s['file']} looks like {s['looks_like']}" for s in suspects]
         count = f"{len(suspects):,}" if len(suspects) < LISTED else f"at least {LISTED:,}"
-        lines.append(
+        yield (
             f"{count} labels deserve a second look: {_some(shown)} "
             f"(by a quick check, itself right on {quick['accuracy']:.0%})"
         )
     if not quick["may_mirror"]:
-        lines.append("mirrored images would show something else here, so none are mirrored")
-    return lines
+        yield "mirrored images would show something else here, so none are mirrored"
 
 
 def _listing_digest(files: Sequence[ImageFile]) -> str:

@@ -62,7 +62,7 @@ def ship(run: Run, out: Path) -> Path:
         made_from = read_json(out / MANIFEST).get("inputs", {})
         if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run.folder)[1], onnx):
             _make_way(out)
-    return export_model(run.folder, out, onnx=onnx)
+    return export_model(run, out, onnx=onnx)
 
 
 def _make_way(model: Path) -> None:

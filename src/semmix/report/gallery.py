@@ -58,15 +58,16 @@ class Gallery:
         return [(int(i), int(j)) for i, j in np.unique(self.pairs, axis=0)]
 
 
-def open_gallery(mixsets: Path, annotation: Path, num_sets: int = 45) -> Gallery:
-    """Return the first `num_sets` sets of a store, with the lambdas of all of them."""
-    store = MixSets.open(mixsets)
+def open_gallery(mixsets: MixSets | str | Path, annotation: Annotation | str | Path, num_sets: int = 45) -> Gallery:
+    """Return the first `num_sets` sets of a store, open or in a folder, with the lambdas of all of them."""
+    store = mixsets if isinstance(mixsets, MixSets) else MixSets.open(mixsets)
+    annotation = annotation if isinstance(annotation, Annotation) else Annotation.open(annotation, store)
     num_sets = min(num_sets, store.num_sets)
     return Gallery(
         images=np.stack([store.read_set(n).numpy() for n in range(num_sets)]),
         pairs=store.pairs(),
         lam_requested=store.lam_requested(),
-        lam=Annotation.open(annotation, store).lam(),
+        lam=annotation.lam(),
     )
 
 

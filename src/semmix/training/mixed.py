@@ -50,8 +50,8 @@ class MixedSource:
 
 
 def load_mixed(
-    mixsets: str | Path,
-    annotation: str | Path | None,
+    mixsets: MixSets | str | Path,
+    annotation: Annotation | str | Path | None,
     labels: str = "reannotated",
     scale: float | None = None,
     exclude: str | Path | None = None,
@@ -60,8 +60,8 @@ def load_mixed(
 
     `exclude` names a diagnosis.json whose odd sets are left out.
     """
-    store = MixSets.open(mixsets)
-    notes = Annotation.open(annotation, store) if annotation else None
+    store = mixsets if isinstance(mixsets, MixSets) else MixSets.open(mixsets)
+    notes = Annotation.open(annotation, store) if isinstance(annotation, (str, Path)) else annotation
     if notes is None and labels != "requested":
         fix = "run semmix annotate and pass its folder, or train with --labels requested"
         raise SemmixError(f"labels {labels!r} need an annotation", annotation, fix)
