@@ -149,6 +149,15 @@ def test_metrics_are_read_from_their_file_or_measured(folder, reads):
     assert reads == ["config.json", "metrics.json"]
 
 
+def test_a_notebook_shows_both_lines_of_metrics(folder):
+    run = Run.open(folder)
+    html = run._repr_html_()
+    assert html.startswith(f"<table><caption>Run(&#x27;{folder}&#x27;: csm on digits")
+    before, after = (f"<td>{100 * each.metrics['ece']:.2f}</td>" for each in (run.before, run.after))
+    assert html.index("as trained") < html.index(before) < html.index(f"at temperature {run.temperature:.2f}")
+    assert html.index(f"at temperature {run.temperature:.2f}") < html.index(after)
+
+
 def test_what_is_released_is_read_again(folder, reads):
     run = Run.open(folder)
     temperature, error = run.temperature, run.after.metrics["ece"]

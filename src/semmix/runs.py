@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from semmix.calibration import TemperatureScaler, softmax, summary
+from semmix.calibration import USUAL, TemperatureScaler, softmax, summary
 from semmix.calibration.temperature import none_wrong
 from semmix.core.artifact import Artifact, open_artifact
 from semmix.core.errors import SemmixError
@@ -96,15 +97,17 @@ class Logits:
 
 
 class Run:
-    """One finished training run.
+    """One finished training run: its settings, its logits, and what follows from them.
 
     Nothing but the manifest is read when a run is opened; everything else is read when it is first asked
-    for, and only once.
+    for, and only once. A notebook shows a run as a table of its metrics.
 
     Example:
-        >>> run = Run.open("results/demo/csm-0")  # doctest: +SKIP
-        >>> run.temperature, run.after.metrics["ece"]  # doctest: +SKIP
-        (0.93, 0.041)
+        >>> run = Run.open("results/demo/csm-0")
+        >>> run
+        Run('results/demo/csm-0': csm on digits, seed 0, accuracy 92.1 %, ECE 2.05 %)
+        >>> run.test, round(run.temperature, 2), round(run.after.metrics["ece"], 4)
+        (Logits(1,397 images, 10 classes), 0.88, 0.0171)
     """
 
     def __init__(self, artifact: Artifact):
@@ -122,8 +125,15 @@ class Run:
         Args:
             run: Folder that training wrote or `semmix keep` filled.
 
+        Returns:
+            The run, of which nothing but the manifest is read yet.
+
         Raises:
             SemmixError: If there is no run, or its training is not finished.
+
+        Example:
+            >>> Run.open("results/demo/ce-0").method
+            'ce'
         """
         return run if isinstance(run, Run) else cls(open_artifact(Path(run), MANIFEST, "run"))
 
@@ -279,6 +289,14 @@ class Run:
             f"Run({str(self.folder)!r}: {self.method} on {self.inputs['dataset']}, seed {self.seed}, "
             f"accuracy {100 * test['acc']:.1f} %, ECE {100 * test['ece']:.2f} %)"
         )
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{metric.title}</th>" for metric in USUAL)
+        lines = []
+        for name, values in (("as trained", self.before), (f"at temperature {self.temperature:.2f}", self.after)):
+            cells = "".join(f"<td>{metric.show(values.metrics[metric.name])}</td>" for metric in USUAL)
+            lines.append(f"<tr><th>{name}</th>{cells}</tr>")
+        return f"<table><caption>{escape(repr(self))}</caption><tr><th></th>{head}</tr>{''.join(lines)}</table>"
 
 
 class _Outside(Mapping[str, Logits]):

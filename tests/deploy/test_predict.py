@@ -18,7 +18,7 @@ from semmix import SemmixError
 from semmix.cli.main import main
 from semmix.core.files import write_json
 from semmix.deploy import Caution, load_model
-from semmix.deploy.images import fit_channels, list_images, read_image
+from semmix.deploy.image_files import fit_channels, list_images, read_image
 from semmix.deploy.measured import in_set
 from semmix.deploy.predict import BATCH_SIZE, predict_files
 from semmix.runs import Run

@@ -1140,7 +1140,7 @@ def test_the_page_is_drawn_from_a_part_of_many_rows(tmp_path, monkeypatch):
     assert "[50 % interval over the images]" in html
     assert "into 7 bins" in html
     metrics = given(evaluation)
-    assert f"{percent(metrics['confidence'])} sure on average" in html
+    assert f"mean confidence {percent(metrics['confidence'])}" in html
     for name in ("nll", "brier"):  # of all rows
         assert f"{metrics[name]:.3f} <span" in html
 

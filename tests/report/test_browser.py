@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from semmix.report import write_evaluation, write_report
+from semmix.report import draw_evaluation, write_report
 from semmix.runs import Run, logits_file
 
 END, RIGHT, ENTER, SPACE = ("End", 35), ("ArrowRight", 39), ("Enter", 13, "\r"), (" ", 32, " ")
@@ -31,7 +31,7 @@ def evaluation(run_folders, tmp_path_factory):
     agreement = {"one-hot labels": {**known, "entropy_correlation": 0.3}}
     human = {"entropy": 0.5, "agreement": agreement}
     predictions = {"as given": run.before, "scaled": run.after}
-    return write_evaluation(predictions, out, title="A title", human=human)
+    return draw_evaluation(predictions, out, title="A title", human=human)
 
 
 def first_column(browser):

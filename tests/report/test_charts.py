@@ -73,7 +73,7 @@ def test_class_lines_equal_a_plain_loop(series):
         line = lines[name]
         assert line.images == len(own) / 2
         assert line.found == pytest.approx(own.count(k) / len(own))
-        assert line.answers == len(answers) / 2
+        assert line.predictions == len(answers) / 2
         assert line.confidence == pytest.approx(np.mean([c for c, _ in answers]))
         assert line.right == pytest.approx(np.mean([y == k for _, y in answers]))
 
@@ -91,7 +91,7 @@ def test_pair_lines_count_confusions():
     probs = np.array([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6], [0.8, 0.2]])
     series = Series("s", (Predictions(probs, np.array([1, 1, 1, 0])),))
     (line,) = pair_lines(series, ["cat", "dog"])
-    assert (line.truth, line.answer, line.images) == ("dog", "cat", 2)
+    assert (line.truth, line.prediction, line.images) == ("dog", "cat", 2)
     assert line.share == pytest.approx(2 / 3)
     assert line.confidence == pytest.approx(0.8)
 
@@ -100,7 +100,7 @@ def test_pair_lines_equal_a_plain_loop(series):
     lines = pair_lines(series, ["x", "y", "z"])
     said = [(p, y) for m in series.members for p, y in zip(m.probs, m.labels, strict=True)]
     for line in lines:
-        i, j = "xyz".index(line.truth), "xyz".index(line.answer)
+        i, j = "xyz".index(line.truth), "xyz".index(line.prediction)
         taken = [p.max() for p, y in said if (y, p.argmax()) == (i, j)]
         assert line.images == len(taken) / 2
         assert line.share == pytest.approx(len(taken) / sum(y == i for _, y in said))
@@ -129,7 +129,8 @@ def test_verdict_names_the_side():
     for right, word in ((6, "over-confident by 30.0"), (10, "under-confident by 10.0")):
         labels = np.array([0] * right + [1] * (10 - right))
         assert word in Series("s", (Predictions(probs, labels),)).verdict
-    assert verdict(0.7502, 0.7499).endswith("right: neither too sure nor too unsure")
+    assert verdict(0.7502, 0.7499).startswith("neither over- nor under-confident on average (mean confidence 75.0")
+    assert verdict(0.7506, 0.75).startswith("over-confident by 0.1 points")
 
 
 def test_bars_reach_as_high_as_the_accuracy(series):

@@ -1,11 +1,14 @@
-"""Reliability diagrams on matplotlib axes: what the bars show is what the numbers say."""
+"""Pictures on matplotlib axes and as files: what they show is what the numbers say."""
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 
-from semmix.report.plots import ReliabilityDisplay, reliability_diagram
+from semmix.report.charts import Series
+from semmix.report.plots import ReliabilityDisplay, mixed_set_figure, reliability_diagram, reliability_figure
+from semmix.report.rows import aggregate
 
 PROBS = np.array([[0.95, 0.05]] * 10 + [[0.35, 0.65]] * 20)
 LABELS = np.array([0] * 5 + [1] * 5 + [1] * 16 + [0] * 4)
@@ -57,3 +60,36 @@ def test_axes_that_are_given_are_drawn_on():
     assert display.ax_ is right
     assert display.figure_ is figure
     assert not left.patches
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.asarray(image.convert("L"))
+
+
+def test_mixed_set_figure_shows_rows_of_members(gallery, tmp_path):
+    names = ["$a", "b_", "c", "d"]
+    one, three = (
+        pixels(mixed_set_figure(gallery, names, tmp_path / f"{len(sets)}.png", sets)) for sets in ((0,), (0, 1, 3))
+    )
+    assert three.shape[1] == one.shape[1]
+    assert three.shape[0] == pytest.approx(3 * one.shape[0], rel=0.02)
+    assert (one == 0).any()  # the first member is black
+
+
+@pytest.mark.parametrize("num", [1, 2, 4, 8])
+def test_reliability_figures_cut_nothing_off(run_folders, tmp_path, num):
+    """Titles of four and more were cut by the upper edge."""
+    row = aggregate(run_folders)[0]
+    series = [Series(row.name, tuple(run.before for run in row.runs))] * num
+    drawn = pixels(reliability_figure(series, tmp_path / "r.png"))
+    for edge in (drawn[:2], drawn[-2:], drawn[:, :2], drawn[:, -2:]):
+        assert (edge == 255).all()
+
+
+def test_reliability_figure_is_svg_or_png(run_folders, tmp_path):
+    rows = aggregate(run_folders)
+    series = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]
+    assert pixels(reliability_figure(series, tmp_path / "new" / "r.png")).shape[1] > 900
+    text = reliability_figure(series, tmp_path / "r.svg").read_text()
+    assert "<svg" in text

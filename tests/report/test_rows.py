@@ -16,7 +16,7 @@ from semmix.report.rows import (
     ACCURACY,
     ECE,
     aggregate,
-    numbers_table,
+    full_results_table,
     results_table,
     show_change,
     show_estimate,
@@ -281,7 +281,7 @@ def test_renderers_escape_names(tmp_path, make_run):
 
 def test_csv_holds_full_precision(run_folders):
     rows = aggregate(run_folders)
-    lines = list(csv.DictReader(io.StringIO(numbers_table(rows).csv())))
+    lines = list(csv.DictReader(io.StringIO(full_results_table(rows).csv())))
     line = next(line for line in lines if (line["method"], line["metric"], line["temperature"]) == ("CSM", "ece", "no"))
     assert float(line["mean"]) == rows[1].before["ece"].value
     assert float(line["change_high"]) == rows[1].change_before["ece"].high

@@ -8,7 +8,7 @@ import pytest
 
 from semmix.calibration import Interval, ece_of_chance
 from semmix.report.rows import Row, percent
-from semmix.report.words import chance, headline, sentence, sentence_after_scaling
+from semmix.report.words import chance, compare, headline
 
 
 def about(value, half_width, num=3):
@@ -48,7 +48,7 @@ def plain(text):
 
 
 def test_clearly_better_at_the_same_accuracy():
-    assert plain(sentence(row(0.0152, (-0.0168, 0.004, 3)))) == (
+    assert plain(compare(row(0.0152, (-0.0168, 0.004, 3)))) == (
         "CSM is 2.1 times better calibrated than CE at the same accuracy (ECE 1.5 % against 3.2 %, 3 seeds)."
     )
 
@@ -65,37 +65,37 @@ def test_clearly_better_at_the_same_accuracy():
     ],
 )
 def test_accuracy_is_named_as_it_is(accuracy, words):
-    assert words in sentence(row(0.0152, (-0.0168, 0.004, 3), accuracy))
+    assert words in compare(row(0.0152, (-0.0168, 0.004, 3), accuracy))
 
 
 def test_clearly_worse():
-    text = plain(sentence(row(0.064, (0.032, 0.004, 3))))
+    text = plain(compare(row(0.064, (0.032, 0.004, 3))))
     assert text.startswith("CSM is 2.0 times worse calibrated than CE")
 
 
 def test_a_small_but_clear_gain_is_not_blown_up():
-    assert "slightly better" in sentence(row(0.0315, (-0.0005, 0.0001, 3)))
-    assert "1.2 times better" in sentence(row(0.0275, (-0.0045, 0.0001, 3)))
+    assert "slightly better" in compare(row(0.0315, (-0.0005, 0.0001, 3)))
+    assert "1.2 times better" in compare(row(0.0275, (-0.0045, 0.0001, 3)))
 
 
 def test_an_interval_over_zero_is_no_clear_difference():
-    assert plain(sentence(row(0.0152, (-0.0168, 0.02, 3)))) == (
+    assert plain(compare(row(0.0152, (-0.0168, 0.02, 3)))) == (
         "CSM shows no clear difference in calibration from CE (ECE 1.5 % against 3.2 %; "
         "difference −1.68 points, interval −3.68 to +0.32; 3 seeds)."
     )
 
 
 def test_one_seed_may_be_chance():
-    assert "may be chance" in sentence(row(0.0152, (-0.0168, float("nan"), 1)))
+    assert "may be chance" in compare(row(0.0152, (-0.0168, float("nan"), 1)))
 
 
 def test_no_shared_seed_is_said():
     alone = replace(row(0.0152, (-0.0168, 0.004, 3)), change_before={})
-    assert "share no seed" in sentence(alone)
+    assert "share no seed" in compare(alone)
 
 
 def test_scaled_sentence_uses_scaled_numbers():
-    text = plain(sentence_after_scaling(row(0.0152, (0.0052, 0.001, 3))))
+    text = plain(compare(row(0.0152, (0.0052, 0.001, 3)), "after"))
     assert "worse" in text
     assert "against 1.0 %" in text
 
@@ -104,15 +104,15 @@ def test_means_are_those_of_the_pairs():
     """Seeds that only one of the rows has change no word."""
     pairs = tuple((run(mine, 1), run(theirs, 1)) for mine, theirs in ((0.010, 0.020), (0.012, 0.024)))
     shared = replace(row(0.5, (-0.011, 0.002, 2)), pairs=pairs)
-    assert plain(sentence(shared)) == (
+    assert plain(compare(shared)) == (
         "CSM is 2.0 times better calibrated than CE at the same accuracy (ECE 1.1 % against 2.2 %, 2 seeds)."
     )
 
 
 def test_headline_takes_the_lowest_error_and_admits_a_winning_baseline():
     good, bad = row(0.0152, (-0.0168, 0.004, 3)), row(0.05, (0.018, 0.004, 3))
-    assert headline([BASELINE, good]) == sentence(good)
-    assert headline([BASELINE, bad, good]) == f"Lowest ECE of 3 rows: {sentence(good)}"
+    assert headline([BASELINE, good]) == compare(good)
+    assert headline([BASELINE, bad, good]) == f"Lowest ECE of 3 rows: {compare(good)}"
     assert plain(headline([BASELINE, bad])) == ("No method here is better calibrated than CE (ECE 3.2 %, one seed).")
 
 

@@ -16,7 +16,7 @@ from semmix.data.config import DatasetConfig
 from semmix.mixing.store import MixSets
 from semmix.networks.encoders import load_encoder
 from semmix.networks.saved import check_takes
-from semmix.report.diagnosis import judge_images, write_diagnosis
+from semmix.report.annotation_page import judge_images, write_diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)

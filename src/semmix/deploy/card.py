@@ -10,7 +10,7 @@ from semmix.calibration import METRICS, USUAL
 from semmix.core.files import write_bytes
 from semmix.deploy.rules import OOD_PERCENT
 from semmix.report.charts import Series
-from semmix.report.figures import reliability_figure
+from semmix.report.plots import reliability_figure
 from semmix.runs import Run
 
 CARD = "README.md"

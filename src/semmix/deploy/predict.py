@@ -20,7 +20,7 @@ from semmix.core.files import printable, whole_file
 from semmix.core.progress import harmless, progress, say
 from semmix.data.decoding import BadImageError
 from semmix.data.streamed import read_ahead
-from semmix.deploy.images import list_images, read_image
+from semmix.deploy.image_files import list_images, read_image
 from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
 
 Write = Callable[[Row], object]

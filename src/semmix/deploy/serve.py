@@ -26,7 +26,7 @@ from semmix.core.progress import say
 from semmix.data.decoding import BadImageError
 from semmix.deploy.bodies import check_image, check_type, read_images
 from semmix.deploy.counters import CONTENT_TYPE, Counters, resident_bytes
-from semmix.deploy.images import decode_image
+from semmix.deploy.image_files import decode_image
 from semmix.deploy.messages import HttpError, Limits, Request, Response, json_response
 from semmix.deploy.model import Caution, Model, Row, answer_images, load_model
 from semmix.deploy.openapi import describe_api

@@ -13,7 +13,7 @@ from semmix.core.seeds import fold_seed
 from semmix.evaluation.calibrate import Fitted
 from semmix.evaluation.parts import Array
 from semmix.evaluation.samples import Samples, random_rows
-from semmix.report import write_evaluation as draw_evaluation
+from semmix.report import draw_evaluation
 from semmix.runs import Predictions
 
 PAGE_ROWS = 50_000

@@ -19,7 +19,7 @@ from semmix.core.progress import say
 from semmix.core.settings import plain
 from semmix.experiments.cells import Cell
 from semmix.experiments.protocols import Protocol
-from semmix.report.ood import ood_scores
+from semmix.report.detection import ood_scores
 from semmix.runs import MANIFEST, METRICS, Logits, Run, logits_file
 
 PROXIMITY = "proximity.safetensors"

@@ -29,7 +29,7 @@ from semmix.networks import Classifier
 from semmix.networks.encoders import load_encoder
 from semmix.networks.predicting import over_batches
 from semmix.networks.saved import load_classifier
-from semmix.report.ood import predict_ood
+from semmix.report.detection import predict_ood
 from semmix.training.classifier import train_classifier
 from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed

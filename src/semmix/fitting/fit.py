@@ -34,9 +34,7 @@ from semmix.mixing.pairs import partner_pairs
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
 from semmix.networks.encoders.trained_classifier import ClassifierEncoder
-from semmix.report import aggregate, open_gallery
-from semmix.report.html import write_rows
-from semmix.report.rows import results_table
+from semmix.report import aggregate, open_gallery, results_table, write_report
 from semmix.report.table import terminal_width
 from semmix.runs import Run
 from semmix.training.classifier import train_classifier
@@ -187,7 +185,7 @@ def walk(config: FitConfig, data: Dataset | None = None) -> Fitted:
     runs, baseline = [trained[key] for key in asked], config.methods[0]
     rows = aggregate(runs, baseline)
     out, title = config.out / "report.html", f"semmix on {data.name}"
-    report = write_rows(rows, out, title=title, class_names=data.class_names, gallery=gallery, baseline=baseline)
+    report = write_report(rows, out, title=title, class_names=data.class_names, gallery=gallery, baseline=baseline)
     say(results_table(rows).text(terminal_width()))
     best, why = best_run(runs)
     model, summary = ship(best, config.out / "model"), closing_words(best, why)

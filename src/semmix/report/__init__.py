@@ -1,10 +1,11 @@
 """Figures, tables and the HTML report: what the runs say, for people to look at."""
 
-from semmix.report.evaluation import write_evaluation
+from semmix.report.detection import predict_ood
+from semmix.report.evaluation_page import draw_evaluation
 from semmix.report.gallery import Gallery, open_gallery
-from semmix.report.html import ReportConfig, run_report, write_report
-from semmix.report.ood import predict_ood
-from semmix.report.rows import Row, aggregate
+from semmix.report.rows import Row, aggregate, results_table
+from semmix.report.runs_page import ReportConfig, run_report, write_report
+from semmix.report.table import Table
 from semmix.runs import Predictions, Run
 
 __all__ = [
@@ -13,10 +14,12 @@ __all__ = [
     "ReportConfig",
     "Row",
     "Run",
+    "Table",
     "aggregate",
+    "draw_evaluation",
     "open_gallery",
     "predict_ood",
+    "results_table",
     "run_report",
-    "write_evaluation",
     "write_report",
 ]

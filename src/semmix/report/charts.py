@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from semmix.calibration import Interval, aurc, reliability, risk_coverage
-from semmix.report.ood import FALSE_ALARMS, Detection
+from semmix.report.detection import FALSE_ALARMS, Detection
 from semmix.report.rows import Row, percent
 from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_style, tag
 from semmix.runs import Predictions, Run
@@ -20,7 +20,7 @@ NUM_BINS = 15
 FEW_IMAGES = 10
 """Bins with fewer images are drawn pale."""
 COVERAGES = np.linspace(0.02, 1, 99)
-"""Where risk is read off; the surest 2 % are too few to tell."""
+"""Where risk is read off; the most confident 2 % are too few to tell."""
 Z95 = 1.959964
 """Two-sided 95 % point of the normal distribution."""
 
@@ -51,9 +51,8 @@ class Bin:
         """Return the bin in words."""
         low, high = self.accuracy_range
         return (
-            f"confidence {percent(self.low, 0)} to {percent(self.high, 0)}: "
-            f"{self.count:.0f} images, mean confidence {percent(self.confidence)}, "
-            f"right {percent(self.accuracy)} (interval {percent(low)} to {percent(high)})"
+            f"confidence {percent(self.low, 0)} to {percent(self.high, 0)}: {self.count:.0f} images, mean confidence "
+            f"{percent(self.confidence)}, right {percent(self.accuracy)} (interval {percent(low)} to {percent(high)})"
         )
 
 
@@ -79,9 +78,13 @@ class Series:
 
     @cached_property
     def risk(self) -> np.ndarray:
-        """Mean error among the surest images, at each of `COVERAGES`."""
+        """Mean error among the most confident images, at each of `COVERAGES`."""
         curves = [risk_coverage(member.probs, member.labels) for member in self.members]
         return np.mean([np.interp(COVERAGES, *curve) for curve in curves], axis=0)
+
+    def risk_at(self, coverage: float) -> float:
+        """Return the mean error at the nearest of `COVERAGES`."""
+        return float(self.risk[abs(COVERAGES - coverage).argmin()])
 
     @property
     def aurc(self) -> float:
@@ -101,84 +104,81 @@ class Series:
 def verdict(confidence: float, accuracy: float) -> str:
     """Return how far mean confidence is above or below accuracy, in words."""
     points = f"{100 * abs(confidence - accuracy):.1f}"
-    side = "over-confident" if confidence > accuracy else "under-confident"
-    gap = f"{side} by {points} points" if float(points) else "neither too sure nor too unsure"
-    return f"{percent(confidence)} sure on average, {percent(accuracy)} right: {gap}"
+    side = f"{'over' if confidence > accuracy else 'under'}-confident by {points} points"
+    gap = side if float(points) else "neither over- nor under-confident on average"
+    return f"{gap} (mean confidence {percent(confidence)}, accuracy {percent(accuracy)})"
 
 
 def reliability_chart(series: Series, k: int) -> Markup:
-    """Return accuracy against confidence with intervals; the gap to honesty is hatched."""
+    """Return accuracy against confidence with intervals; the gap between the two is hatched."""
     frame = Frame((0, 1), (0, 1), height=330)
     worst = max(series.bins, key=lambda b: b.count * abs(b.confidence - b.accuracy))
+
+    def bar(b: Bin) -> Markup:
+        middle, (low, high) = (b.low + b.high) / 2, b.accuracy_range
+        gap = "gap" if b.confidence > b.accuracy else "gap under"  # which lies on the bar, and must leave it visible
+        return tag(
+            "g",
+            tag("title", b.describe()),
+            frame.bar((b.low, b.high), (0, b.accuracy), f"bar {series_style(k)}"),
+            frame.bar((b.low, b.high), (b.accuracy, b.confidence), gap),
+            frame.segment((middle, low), (middle, high), "whisker"),
+            class_="few" if b.count < FEW_IMAGES else "",
+        )
+
     return frame.drawing(
         f"Reliability diagram of {series.name}. The bin that adds most to the error: {worst.describe()}.",
         frame.axes("confidence, %", "accuracy, %", PERCENT_TICKS, PERCENT_TICKS),
-        *(_reliability_bar(frame, b, k) for b in series.bins),
-        frame.segment((0, 0), (1, 1), "honest"),
-    )
-
-
-def _reliability_bar(frame: Frame, b: Bin, k: int) -> Markup:
-    middle, (low, high) = (b.low + b.high) / 2, b.accuracy_range
-    return tag(
-        "g",
-        tag("title", b.describe()),
-        frame.bar((b.low, b.high), (0, b.accuracy), f"bar {series_style(k)}"),
-        frame.bar((b.low, b.high), (b.accuracy, b.confidence), "gap"),
-        frame.segment((middle, low), (middle, high), "whisker"),
-        class_="few" if b.count < FEW_IMAGES else "",
+        *map(bar, series.bins),
+        frame.segment((0, 0), (1, 1), "diagonal"),
     )
 
 
 def confidence_chart(series: Series, k: int) -> Markup:
-    """Return how often each confidence occurs, wrong answers hatched, both means marked."""
+    """Return how often each confidence occurs, wrong predictions hatched, both means marked."""
     total = sum(b.count for b in series.bins)
     top = max(b.count for b in series.bins) / total
     frame = Frame((0, 1), (0, top), height=170, top=30)
+
+    def bar(b: Bin) -> Markup:
+        wrong, every = b.count * (1 - b.accuracy) / total, b.count / total
+        hatched = frame.bar((b.low, b.high), (0, wrong), "gap")
+        return tag(
+            "g",
+            tag("title", b.describe()),
+            hatched,
+            frame.bar((b.low, b.high), (wrong, every), f"bar {series_style(k)}"),
+        )
+
+    confidence, accuracy = series.mean("confidence"), series.mean("correct")
+    on_left = max(confidence, accuracy) > 0.5
+
+    def mark(value: float, name: str, style: str, y: int) -> Markup:
+        """Draw a mean as a vertical line; its name stands beside it, at a height of its own."""
+        x = frame.x(value)
+        place = {"x": x - 4, "class_": "end"} if on_left else {"x": x + 4}
+        line = tag("line", x1=x, x2=x, y1=y - 8, y2=frame.height - frame.bottom, class_=style)
+        return line + tag("text", f"{name} {percent(value)}", y=y, **place)
+
+    # The name that reaches over the other line stands above it.
+    heights = (11, 24) if (confidence > accuracy) == on_left else (24, 11)
     return frame.drawing(
         f"Confidence histogram of {series.name}: {series.verdict}.",
         frame.axes("confidence, %", "images, %", PERCENT_TICKS, round_ticks(0, top, 100, num=3)),
-        *(_confidence_bar(frame, b, total, k) for b in series.bins),
-        *_means(frame, series),
+        *map(bar, series.bins),
+        mark(confidence, "confidence", "mark", heights[0]),
+        mark(accuracy, "accuracy", "mark dashed", heights[1]),
     )
-
-
-def _confidence_bar(frame: Frame, b: Bin, total: float, k: int) -> Markup:
-    wrong, every = b.count * (1 - b.accuracy) / total, b.count / total
-    return tag(
-        "g",
-        tag("title", b.describe()),
-        frame.bar((b.low, b.high), (0, wrong), "gap"),
-        frame.bar((b.low, b.high), (wrong, every), f"bar {series_style(k)}"),
-    )
-
-
-def _means(frame: Frame, series: Series) -> list[Markup]:
-    """Return the two means as vertical lines; no name crosses the other's line."""
-    confidence, accuracy = series.mean("confidence"), series.mean("correct")
-    names_on_left = max(confidence, accuracy) > 0.5
-    above, below = (11, 24) if (confidence > accuracy) == names_on_left else (24, 11)
-    return [
-        _mark(frame, confidence, "confidence", "mark", above, names_on_left),
-        _mark(frame, accuracy, "accuracy", "mark dashed", below, names_on_left),
-    ]
-
-
-def _mark(frame: Frame, value: float, name: str, style: str, y: int, name_on_left: bool) -> Markup:
-    x = frame.x(value)
-    place = {"x": x - 4, "class_": "end"} if name_on_left else {"x": x + 4}
-    line = tag("line", x1=x, x2=x, y1=y - 8, y2=frame.height - frame.bottom, class_=style)
-    return line + tag("text", f"{name} {percent(value)}", y=y, **place)
 
 
 def risk_chart(series: Sequence[Series]) -> Markup:
-    """Return the error among the surest images against the share of images answered."""
+    """Return the error among the most confident images against their share of all images."""
     top = max(max(float(s.risk.max()) for s in series) * 1.05, 1e-3)
     frame = Frame((0, 1), (0, top), height=300)
     ends = "; ".join(f"{s.name} {percent(s.risk[-1])}" for s in series)
     return frame.drawing(
-        f"Risk-coverage curves. Error when every image is answered: {ends}.",
-        frame.axes("images answered, surest first, %", "wrong among them, %", PERCENT_TICKS, round_ticks(0, top, 100)),
+        f"Risk-coverage curves. Error over all images: {ends}.",
+        frame.axes("the most confident images, %", "wrong among them, %", PERCENT_TICKS, round_ticks(0, top, 100)),
         *(frame.line(COVERAGES, s.risk, f"line {series_style(k)}") for k, s in enumerate(series)),
     )
 
@@ -190,25 +190,38 @@ def roc_chart(detections: Sequence[Detection], dataset: str) -> Markup:
     return frame.drawing(
         f"ROC curves for images of {dataset}. Area under the curve: {areas}.",
         frame.axes("test images called OOD, %", "OOD images found, %", PERCENT_TICKS, PERCENT_TICKS),
-        frame.segment((0, 0), (1, 1), "honest"),
+        frame.segment((0, 0), (1, 1), "diagonal"),
         *(frame.line([0, *FALSE_ALARMS], [0, *each.found], f"line {series_style(each.place)}") for each in detections),
     )
 
 
 def training_chart(rows: Sequence[Row], key: str, name: str, factor: float = 1) -> Markup | None:
-    """Return `key` of stats.jsonl over the epochs: thin lines are runs, thick ones their mean."""
+    """Return `key` of stats.jsonl over the epochs: thin lines are runs, thick ones their mean.
+
+    The scale is that of the last three quarters: the first epochs may be ten times worse. What lies
+    outside is drawn at the edge.
+    """
     curves = [[_curve(run, key) for run in row.runs] for row in rows]
-    values = [y for row in curves for curve in row for y in curve.values() if np.isfinite(y)]
-    if not values:
+    points = [point for row in curves for curve in row for point in curve.items() if np.isfinite(point[1])]
+    if not points:
         return None
-    low, high = min(values), max(values)
+    last_epoch = max(epoch for epoch, _ in points)
+    late = [value for epoch, value in points if epoch > last_epoch / 4]
+    low, high = min(late), max(late)
     pad = 0.05 * (high - low) or 0.5
-    last_epoch = max(max(curve, default=1) for row in curves for curve in row)
-    frame = Frame((0, last_epoch), (max(low - pad, 0), high + pad), height=230, left=34)
+    frame = Frame((0, last_epoch), (low - pad if low < 0 else max(low - pad, 0), high + pad), height=230, left=34)
+
+    def lines(curves: list[dict[int, float]], k: int) -> Markup:
+        shared = sorted(set.intersection(*map(set, curves)))
+        mean = {epoch: float(np.mean([curve[epoch] for curve in curves])) for epoch in shared}
+        styles = [*[f"line thin {series_style(k)}"] * len(curves), f"line {series_style(k)}"]
+        drawn = zip([*curves, mean], styles, strict=True)
+        return join(frame.line(c, np.clip([*c.values()], *frame.y_range), style) for c, style in drawn)
+
     return frame.drawing(
         f"{name} over the epochs: {', '.join(row.name for row in rows)}.",
         frame.axes("epoch", "", round_ticks(0, last_epoch), round_ticks(*frame.y_range, factor)),
-        *(_training_lines(frame, row, k) for k, row in enumerate(curves)),
+        *(lines(row, k) for k, row in enumerate(curves)),
     )
 
 
@@ -216,38 +229,27 @@ def _curve(run: Run, key: str) -> dict[int, float]:
     return {line["epoch"]: line[key] for line in run.stats if line.get(key) is not None}
 
 
-def _training_lines(frame: Frame, curves: list[dict[int, float]], k: int) -> Markup:
-    shared = sorted(set.intersection(*map(set, curves)))
-    mean = [float(np.mean([curve[epoch] for curve in curves])) for epoch in shared]
-    runs = (frame.line(c, c.values(), f"line thin {series_style(k)}") for c in curves)
-    return join([*runs, frame.line(shared, mean, f"line {series_style(k)}")])
-
-
 def forest_chart(rows: Sequence[Row]) -> Markup:
     """Return ECE and interval of every row: dots as trained, rings after temperature scaling."""
     every = [value for row in rows for value in (row.before["ece"], row.after["ece"])]
     top = max(max(v.high if v.has_interval else v.value for v in every) * 1.05, 1e-3)
-    num = len(rows)
-    frame = Frame((0, top), (0, num), height=42 + 46 * num, left=14, top=2)
+    frame = Frame((0, top), (0, len(rows)), height=42 + 46 * len(rows), left=14, top=2)
     text = "; ".join(
         f"{row.name} {percent(row.before['ece'].value)}, after temperature scaling {percent(row.after['ece'].value)}"
         for row in rows
     )
+
+    def dot(value: Interval, y: float, style: str) -> Markup:
+        ends = frame.segment((max(value.low, 0), y), (value.high, y), f"range {style}") if value.has_interval else ""
+        return join([ends, frame.dot(value.value, y, style)])
+
+    def line(row: Row, k: int, y: int) -> Markup:
+        name = tag("text", row.name, x=frame.left + 4, y=frame.y(y + 0.72), class_="row-name")
+        before, after = (f"{shape} {series_style(k)}" for shape in ("dot", "ring"))
+        return join([name, dot(row.before["ece"], y + 0.45, before), dot(row.after["ece"], y + 0.18, after)])
+
     return frame.drawing(
         f"Expected calibration error: {text}.",
         frame.axes("ECE, %", "", round_ticks(0, top, 100)),
-        *(_forest_line(frame, row, k, num - k - 1) for k, row in enumerate(rows)),
+        *(line(row, k, len(rows) - k - 1) for k, row in enumerate(rows)),
     )
-
-
-def _forest_line(frame: Frame, row: Row, k: int, y: int) -> Markup:
-    name = tag("text", row.name, x=frame.left + 4, y=frame.y(y + 0.72), class_="row-name")
-    dot = _forest_dot(frame, row.before["ece"], y + 0.45, f"dot {series_style(k)}")
-    return name + dot + _forest_dot(frame, row.after["ece"], y + 0.18, f"ring {series_style(k)}")
-
-
-def _forest_dot(frame: Frame, value: Interval, y: float, style: str) -> Markup:
-    dot = frame.dot(value.value, y, style)
-    if not value.has_interval:
-        return dot
-    return frame.segment((max(value.low, 0), y), (value.high, y), f"range {style}") + dot

@@ -25,6 +25,7 @@ MAX_DOTS = 600
 """Images drawn as dots in the lambda chart."""
 MAX_LINES = 12
 """Sets drawn as thin lines in the chart of one pair."""
+AXES = ("λ requested", "λ annotated")
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,17 @@ class Gallery:
     images: Any  # uint8 [M, L, C, H, W]
     pairs: Any  # [S, 2]: (i, j); lam = 1 is class i
     lam_requested: Any  # [S, L]
-    lam: Any  # [S, L], annotated
+    lam: Any = None  # [S, L], annotated; None where nothing is annotated yet
 
     def __post_init__(self) -> None:
-        for name in ("images", "pairs", "lam_requested", "lam"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name)))
-        num_sets, size = self.lam.shape
-        if not (
-            self.images.ndim == 5
-            and len(self.images) <= num_sets
-            and self.images.shape[1] == size
-            and self.pairs.shape == (num_sets, 2)
-            and self.lam_requested.shape == (num_sets, size)
-        ):
-            arrays = (self.images, self.pairs, self.lam_requested, self.lam)
-            seen = ", ".join(str(array.shape) for array in arrays)
+        arrays = {name: np.asarray(value) for name, value in vars(self).items() if value is not None}
+        for name, array in arrays.items():
+            object.__setattr__(self, name, array)
+        num_sets, size = self.lam_requested.shape
+        images_fit = self.images.ndim == 5 and len(self.images) <= num_sets and self.images.shape[1] == size
+        lams_fit = self.lam is None or self.lam.shape == (num_sets, size)
+        if not (images_fit and lams_fit and self.pairs.shape == (num_sets, 2)):
+            seen = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             fix = "pass images [M, L, C, H, W], pairs [S, 2], lambdas [S, L], with M <= S"
             raise SemmixError("the gallery's shapes disagree", seen, fix)
 
@@ -58,16 +55,24 @@ class Gallery:
         return [(int(i), int(j)) for i, j in np.unique(self.pairs, axis=0)]
 
 
-def open_gallery(mixsets: MixSets | str | Path, annotation: Annotation | str | Path, num_sets: int = 45) -> Gallery:
-    """Return the first `num_sets` sets of a store, open or in a folder, with the lambdas of all of them."""
+def open_gallery(
+    mixsets: MixSets | str | Path, annotation: Annotation | str | Path | None = None, num_sets: int = 45
+) -> Gallery:
+    """Return the first `num_sets` sets of a store, with the lambdas of all of them.
+
+    Args:
+        mixsets: The store, or its folder.
+        annotation: Its annotation, or the folder; without one the gallery shows requested lambdas alone.
+        num_sets: How many sets to show.
+    """
     store = mixsets if isinstance(mixsets, MixSets) else MixSets.open(mixsets)
-    annotation = annotation if isinstance(annotation, Annotation) else Annotation.open(annotation, store)
-    num_sets = min(num_sets, store.num_sets)
+    if annotation is not None and not isinstance(annotation, Annotation):
+        annotation = Annotation.open(annotation, store)
     return Gallery(
-        images=np.stack([store.read_set(n).numpy() for n in range(num_sets)]),
+        images=np.stack([store.read_set(n).numpy() for n in range(min(num_sets, store.num_sets))]),
         pairs=store.pairs(),
         lam_requested=store.lam_requested(),
-        lam=annotation.lam(),
+        lam=None if annotation is None else annotation.lam(),
     )
 
 
@@ -75,22 +80,16 @@ def sprites(gallery: Gallery) -> list[str]:
     """Return a data URI per set, its members side by side, as many as the report may carry."""
     uris, size = [], 0
     for members in gallery.images:
-        data = _png(members)
+        image, file = strip_image(members), io.BytesIO()
+        if members.shape[-1] > MAX_SIDE:
+            image = image.resize((MAX_SIDE * len(members), MAX_SIDE * members.shape[-2] // members.shape[-1]))
+        image.save(file, "PNG", optimize=True)
+        data = file.getvalue()
         size += len(data)
         if size > MAX_SPRITE_BYTES:
             break
         uris.append("data:image/png;base64," + base64.b64encode(data).decode())
     return uris
-
-
-def _png(members: np.ndarray) -> bytes:
-    image = strip_image(members)
-    if members.shape[-1] > MAX_SIDE:
-        size = (MAX_SIDE * len(members), MAX_SIDE * members.shape[-2] // members.shape[-1])
-        image = image.resize(size)
-    file = io.BytesIO()
-    image.save(file, "PNG", optimize=True)
-    return file.getvalue()
 
 
 def strip_image(members: np.ndarray) -> Image.Image:
@@ -104,17 +103,17 @@ def lambda_chart(gallery: Gallery) -> Markup:
 
     The band holds the middle 80 % of the sets at each place in a set.
     """
-    frame = _lambda_frame()
+    frame = Frame((0, 1), (0, 1), height=330)
     requested, lam = gallery.lam_requested.ravel(), gallery.lam.ravel()
     at, mean = gallery.lam_requested.mean(0), gallery.lam.mean(0)
     low, high = np.quantile(gallery.lam, (0.1, 0.9), axis=0)
     return frame.drawing(
         f"Annotated against requested lambda over {len(gallery.lam)} sets. The mean annotation "
         f"goes from {mean[0]:.2f} to {mean[-1]:.2f}.",
-        _lambda_axes(frame),
+        frame.axes(*AXES, round_ticks(0, 1), round_ticks(0, 1)),
         *(frame.dot(requested[k], lam[k], "speck", radius=1.6) for k in spread(len(lam), MAX_DOTS)),
         frame.line([*at, *at[::-1]], [*low, *high[::-1]], f"band {series_style(1)}"),
-        frame.segment((0, 0), (1, 1), "honest"),
+        frame.segment((0, 0), (1, 1), "diagonal"),
         frame.line(at, mean, f"line {series_style(1)}"),
     )
 
@@ -123,21 +122,12 @@ def pair_chart(gallery: Gallery, pair: tuple[int, int], name: str) -> Markup:
     """Return annotated against requested lambda of the sets of one pair, and their mean."""
     chosen = (gallery.pairs == pair).all(1)
     requested, lam = gallery.lam_requested[chosen], gallery.lam[chosen]
-    frame = _lambda_frame(width=200, height=170)
-    thin = f"line thin {series_style(1)}"
+    frame = Frame((0, 1), (0, 1), width=200, height=170)
+    ticks = round_ticks(0, 1, num=2)
     return frame.drawing(
         f"{name}: annotated lambda from {lam[:, 0].mean():.2f} to {lam[:, -1].mean():.2f}.",
-        _lambda_axes(frame, num=2),
-        *(frame.line(requested[n], lam[n], thin) for n in spread(len(lam), MAX_LINES)),
-        frame.segment((0, 0), (1, 1), "honest"),
+        frame.axes(*AXES, ticks, ticks),
+        *(frame.line(requested[n], lam[n], f"line thin {series_style(1)}") for n in spread(len(lam), MAX_LINES)),
+        frame.segment((0, 0), (1, 1), "diagonal"),
         frame.line(requested.mean(0), lam.mean(0), f"line {series_style(1)}"),
     )
-
-
-def _lambda_frame(**size: float) -> Frame:
-    return Frame((0, 1), (0, 1), **{"height": 330, **size})
-
-
-def _lambda_axes(frame: Frame, num: int = 5) -> Markup:
-    ticks = round_ticks(0, 1, num=num)
-    return frame.axes("λ requested", "λ annotated", ticks, ticks)

@@ -1,8 +1,10 @@
-"""Reliability diagrams for scripts and notebooks, on matplotlib axes."""
+"""Pictures on matplotlib axes and as files, for scripts, notebooks, READMEs and papers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +12,16 @@ import numpy as np
 from semmix.calibration import ece
 from semmix.calibration._inputs import as_numpy, check_samples
 from semmix.report.charts import NUM_BINS, Series
+from semmix.report.gallery import Gallery
+from semmix.report.svg import COLOURS, HATCH, INK, MUTED
 from semmix.runs import Predictions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, GREY, BLACK = "#0072b2", "#8a939c", "#1c2126"
 
-
-@dataclass
+@dataclass(repr=False)
 class ReliabilityDisplay:
     """A reliability diagram: how often predictions are right, against their confidence.
 
@@ -30,6 +32,8 @@ class ReliabilityDisplay:
         >>> import numpy as np
         >>> probs = np.array([[0.9, 0.1]] * 10)
         >>> display = ReliabilityDisplay.from_predictions(probs, [0] * 6 + [1] * 4, name="a classifier")
+        >>> display
+        ReliabilityDisplay(a classifier: ECE 30.0 %)
         >>> display.ax_.get_title()
         'a classifier: ECE 30.0 %'
     """
@@ -53,11 +57,14 @@ class ReliabilityDisplay:
 
         Returns:
             The display, with the axes as `ax_` and their figure as `figure_`.
+
+        Raises:
+            SemmixError: If these are no probabilities and labels.
         """
         rows, classes = check_samples(probs, labels)
         return cls(Series(name, (Predictions(as_numpy(rows), classes),), bins)).plot(ax=ax)
 
-    def plot(self, *, ax: Axes | None = None, colour: str = BLUE) -> ReliabilityDisplay:
+    def plot(self, *, ax: Axes | None = None, colour: str = COLOURS[1]) -> ReliabilityDisplay:
         """Draw the diagram on `ax`, or on new axes; return the display."""
         if ax is None:
             from matplotlib import pyplot
@@ -70,9 +77,9 @@ class ReliabilityDisplay:
         gap = [b.confidence - b.accuracy for b in bins]
         ends = [[abs(b.accuracy - end) for end in b.accuracy_range] for b in bins]
         ax.bar(middles, accuracy, width, color=colour, alpha=0.75, edgecolor="white")
-        ax.bar(middles, gap, width, accuracy, hatch="////", facecolor="none", edgecolor=GREY)
-        ax.errorbar(middles, accuracy, list(zip(*ends, strict=True)), fmt="none", ecolor=BLACK)
-        ax.plot((0, 1), (0, 1), "--", color=GREY)
+        ax.bar(middles, gap, width, accuracy, hatch="////", facecolor="none", edgecolor=HATCH)
+        ax.errorbar(middles, accuracy, list(zip(*ends, strict=True)), fmt="none", ecolor=INK)
+        ax.plot((0, 1), (0, 1), "--", color=MUTED)
         ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
         ax.set_title(self._title(), parse_math=False)
         self.ax_, self.figure_ = ax, ax.get_figure()  # pyright: ignore[reportAttributeAccessIssue]
@@ -82,6 +89,9 @@ class ReliabilityDisplay:
         error = np.mean([ece(m.probs, m.labels, self.series.num_bins) for m in self.series.members])
         measured = f"ECE {100 * error:.1f} %"
         return f"{self.series.name}: {measured}" if self.series.name else measured
+
+    def __repr__(self) -> str:
+        return f"ReliabilityDisplay({self._title()})"
 
 
 def reliability_diagram(
@@ -99,6 +109,9 @@ def reliability_diagram(
     Returns:
         The matplotlib axes, to be changed or saved as usual.
 
+    Raises:
+        SemmixError: If these are no probabilities and labels.
+
     Example:
         >>> axes = reliability_diagram([[0.9, 0.1], [0.2, 0.8]], [0, 0])
         >>> axes.get_xlabel()
@@ -107,3 +120,47 @@ def reliability_diagram(
     axes = ReliabilityDisplay.from_predictions(probs, labels, bins=bins, name=name, ax=ax).ax_
     assert axes is not None
     return axes
+
+
+def reliability_figure(series: Sequence[Series], out: str | Path) -> Path:
+    """Draw the reliability diagrams of several series side by side; return `out`, whose ending is the format."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(series), 3.4), layout="compressed")
+    axes = figure.subplots(1, len(series), squeeze=False, sharey=True)[0]
+    for k, (ax, one) in enumerate(zip(axes, series, strict=True)):
+        ReliabilityDisplay(one).plot(ax=ax, colour=COLOURS[k % len(COLOURS)])
+        ax.set_title(one.name, parse_math=False)
+        ax.set_ylabel("" if k else "accuracy")
+    return _save(figure, out)
+
+
+def mixed_set_figure(
+    gallery: Gallery, class_names: Sequence[str], out: str | Path, sets: Sequence[int] = (0, 1, 2)
+) -> Path:
+    """Draw mixed sets as rows, requested and annotated lambda under every image; return `out`."""
+    from matplotlib.figure import Figure
+
+    size = gallery.lam_requested.shape[1]
+    figure = Figure(figsize=(1.05 * size + 1.5, 1.5 * len(sets)), layout="constrained")
+    axes = figure.subplots(len(sets), size, squeeze=False)
+    labelled = {"rotation": 0, "ha": "right", "va": "center", "labelpad": 10, "parse_math": False}
+    lams = [(-0.04, "gen.", gallery.lam_requested, MUTED), (-0.2, "anno.", gallery.lam, COLOURS[1])]
+    for row, n in zip(axes, sets, strict=True):
+        i, j = gallery.pairs[n]
+        row[0].set_ylabel(f"{class_names[j]}\nto\n{class_names[i]}", **labelled)
+        for k, ax in enumerate(row):
+            image = gallery.images[n, k].transpose(1, 2, 0)  # [H, W, C]
+            ax.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            ax.set(xticks=[], yticks=[])
+            ax.spines[:].set_visible(False)
+            for y, name, lam, colour in lams if gallery.lam is not None else lams[:1]:
+                place = {"transform": ax.transAxes, "ha": "center", "va": "top", "size": 9}
+                ax.text(0.5, y, f"{name} {lam[n, k]:.2f}", color=colour, **place)
+    return _save(figure, out)
+
+
+def _save(figure: Figure, out: str | Path) -> Path:
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=160)
+    return Path(out)

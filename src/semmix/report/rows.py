@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from semmix.calibration import METRICS, USUAL, Interval, Metric, mean_interval
 from semmix.core.errors import SemmixError
 from semmix.report.table import Table
-from semmix.runs import Predictions, Run
+from semmix.runs import Run
 
 TASK = ("dataset", "classifier")
 """Settings in which rows must agree to be compared."""
@@ -28,27 +27,9 @@ def percent(value: float, digits: int = 1) -> str:
 
 ACCURACY, ECE, NLL, TEMPERATURE = (METRICS[name] for name in ("acc", "ece", "nll", "temperature"))
 
-METHOD_NAMES = {
-    "ce": "CE",
-    "ls": "LS",
-    "ecp": "ECP",
-    "mmce": "MMCE",
-    "mmce_w": "MMCE-w",
-    "fl": "FL",
-    "flsd": "FLSD",
-    "crl": "CRL",
-    "cpc": "CPC",
-    "mbls": "MbLS",
-    "fcl": "FCL",
-    "mixup": "Mixup",
-    "regmixup": "RegMixup",
-    "augmix": "AugMix",
-    "rankmixup": "RankMixup",
-    "cals": "CALS",
-    "remix": "Remix",
-    "unimix": "UniMix",
-    "csm": "CSM",
-}
+_NAMES = """CE LS ECP MMCE MMCE-w FL FLSD CRL CPC MbLS FCL Mixup RegMixup AugMix RankMixup CALS Remix UniMix CSM"""
+METHOD_NAMES = {name.lower().replace("-", "_"): name for name in _NAMES.split()}
+"""How the methods are called in tables."""
 
 
 @dataclass(frozen=True)
@@ -76,86 +57,70 @@ class Row:
         return [run.seed for run in self.runs]
 
 
-def aggregate(runs: Sequence[Run | str | Path], baseline: str = "ce") -> list[Row]:
+def aggregate(runs: Sequence[Row | Run | str | Path], baseline: str = "ce") -> list[Row]:
     """Return one row per group of runs that differ in nothing but the seed, baselines first.
 
     A row is compared with the row of method `baseline` that was made most like it, on the same
     test images with the same classifier.
 
     Args:
-        runs: Runs, or their folders.
+        runs: Runs, or their folders. Rows that were made before are returned as they are.
         baseline: The method to compare with.
     """
-    groups = _group([Run.open(run) for run in runs])
-    firsts = [group[0] for group in groups]
-    rows: list[Row] = []
-    for group in sorted(groups, key=lambda group: group[0].settings["method"] != baseline):
-        name = _row_name(group[0], firsts)
+    if rows := [run for run in runs if isinstance(run, Row)]:
+        return rows
+    groups: dict[str, dict[int, Run]] = {}  # of each row, by seed
+    for run in (Run.open(run) for run in runs if not isinstance(run, Row)):
+        made_like = json.dumps([run.settings, run.origins], sort_keys=True)
+        other = groups.setdefault(made_like, {}).setdefault(run.seed, run)
+        if other is not run:
+            both = f"{other.folder} and {run.folder}"
+            raise SemmixError("two runs have the same settings and seed", both, "leave one of them out")
+    ordered = sorted(groups.values(), key=lambda seeds: next(iter(seeds.values())).method != baseline)
+    members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in ordered]
+    for group in members:
+        name = _row_name(group[0], [other[0] for other in members])
         rows.append(_make_row(name, group, _find_baseline(group[0], rows, baseline)))
     return rows
-
-
-def _group(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
-    """Return the runs of each row, by seed."""
-    groups: dict[str, dict[int, Run]] = {}
-    for run in runs:
-        made_like = json.dumps([run.settings, run.origins], sort_keys=True)
-        seeds = groups.setdefault(made_like, {})
-        if run.seed in seeds:
-            raise SemmixError(
-                "two runs have the same settings and seed",
-                f"{seeds[run.seed].folder} and {run.folder}",
-                "leave one of them out",
-            )
-        seeds[run.seed] = run
-    return [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
 
 
 def _row_name(run: Run, runs: Sequence[Run]) -> str:
     """Return a row's method and only what else tells it from other rows; `runs` has one of each."""
     mine, settings = run.settings, [other.settings for other in runs]
     task = [str(mine[key]) for key in TASK if len({other[key] for other in settings}) > 1]
-    details = ", ".join([*task, *_own_settings(mine, settings), *_own_origins(run, runs)])
-    method = METHOD_NAMES.get(mine["method"], str(mine["method"]))
-    return f"{method} ({details})" if details else method
-
-
-def _own_settings(mine: dict[str, Any], settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the settings in which a row differs from others of its method."""
     peers = [other for other in settings if other["method"] == mine["method"]]
-    return [
+    own_settings = [
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in mine.items()
         if key not in TASK and any(peer.get(key) != value for peer in peers)
     ]
-
-
-def _own_origins(run: Run, runs: Sequence[Run]) -> list[str]:
-    """Return the origins in which a row differs from others of the same settings."""
-    peers = [other.origins for other in runs if other.settings == run.settings]
-    return [
-        f"{key} {digest[:6]}" for key, digest in run.origins.items() if any(peer.get(key) != digest for peer in peers)
+    alike = [other.origins for other in runs if other.settings == mine]
+    own_origins = [
+        f"{key} {digest[:6]}" for key, digest in run.origins.items() if any(peer.get(key) != digest for peer in alike)
     ]
+    details = ", ".join([*task, *own_settings, *own_origins])
+    method = METHOD_NAMES.get(run.method, run.method)
+    return f"{method} ({details})" if details else method
 
 
 def _find_baseline(run: Run, rows: list[Row], baseline: str) -> Row | None:
-    """Return the baseline's row that was made most like `run`, if it is not one itself."""
-    if run.settings["method"] == baseline:
-        return None
-    candidates = [row for row in rows if row.runs[0].settings["method"] == baseline and _same_task(row.runs[0], run)]
-    return max(candidates, key=lambda row: _likeness(run, row.runs[0]), default=None)
+    """Return the baseline's row that was made most like `run`, if it is not one itself.
 
+    Only of runs on the same test images with the same classifier.
+    """
+    mine = {**run.settings, **run.origins}
 
-def _same_task(a: Run, b: Run) -> bool:
-    """Return whether two runs may be compared: they were asked the same, with the same network."""
-    same_images = a.origins.get("test") == b.origins.get("test")
-    return same_images and all(a.settings[key] == b.settings[key] for key in TASK)
+    def likeness(row: Row) -> int:
+        theirs = {**row.runs[0].settings, **row.runs[0].origins}
+        return sum(theirs.get(key) == value for key, value in mine.items())
 
-
-def _likeness(a: Run, b: Run) -> int:
-    """Return how many settings and origins two runs share."""
-    mine, theirs = {**a.settings, **a.origins}, {**b.settings, **b.origins}
-    return sum(theirs.get(key) == value for key, value in mine.items())
+    candidates = []
+    for row in rows:
+        other = row.runs[0]
+        same_task = all(other.settings[key] == run.settings[key] for key in TASK)
+        if other.method == baseline and same_task and other.origins.get("test") == run.origins.get("test"):
+            candidates.append(row)
+    return None if run.method == baseline else max(candidates, key=likeness, default=None)
 
 
 def unlike(row: Row) -> str:
@@ -180,28 +145,18 @@ def unlike(row: Row) -> str:
 def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
     partners = {run.seed: run for run in baseline.runs} if baseline else {}
     pairs = tuple((run, partners[run.seed]) for run in runs if run.seed in partners)
-    return Row(
-        name=name,
-        runs=runs,
-        before=_estimates([run.before.metrics for run in runs]),
-        after=_estimates([run.after.metrics for run in runs]),
-        temperature=mean_interval([run.temperature for run in runs]),
-        baseline=baseline,
-        pairs=pairs,
-        change_before=_changes([(mine.before, theirs.before) for mine, theirs in pairs]),
-        change_after=_changes([(mine.after, theirs.after) for mine, theirs in pairs]),
-    )
 
+    def means(stage: str) -> dict[str, Interval]:
+        measured = [getattr(run, stage).metrics for run in runs]
+        return {m.name: mean_interval([values[m.name] for values in measured]) for m in USUAL}
 
-def _estimates(values: list[dict[str, float]]) -> dict[str, Interval]:
-    return {m.name: mean_interval([v[m.name] for v in values]) for m in USUAL}
+    def changes(stage: str) -> dict[str, Interval]:
+        both = [[getattr(run, stage).metrics for run in pair] for pair in pairs]
+        return {m.name: mean_interval([a[m.name] - b[m.name] for a, b in both]) for m in USUAL if both}
 
-
-def _changes(pairs: list[tuple[Predictions, Predictions]]) -> dict[str, Interval]:
-    """Return mine less theirs, by metric; nothing without pairs."""
-    if not pairs:
-        return {}
-    return _estimates([{m.name: a.metrics[m.name] - b.metrics[m.name] for m in USUAL} for a, b in pairs])
+    temperature = mean_interval([run.temperature for run in runs])
+    stages = means("before"), means("after")
+    return Row(name, runs, *stages, temperature, baseline, pairs, changes("before"), changes("after"))
 
 
 def show_estimate(metric: Metric, value: Interval) -> str:
@@ -219,8 +174,29 @@ def show_change(metric: Metric, value: Interval) -> str:
     return f"{metric.show(value.value, signed=True)} [{ends}]"
 
 
-def results_table(rows: Sequence[Row]) -> Table:
-    """Return the table of results: accuracy, ECE and NLL, the temperature, and what it does to the ECE."""
+def results_table(runs: Sequence[Row | Run | str | Path], baseline: str = "ce") -> Table:
+    """Return the results of several runs as a table: over seeds, one line for each method.
+
+    It holds accuracy, ECE and NLL, the temperature T, the ECE after it, and the difference in ECE to the baseline.
+
+    Args:
+        runs: Finished runs or their folders, or rows from `aggregate`.
+        baseline: The method to compare with.
+
+    Returns:
+        A `Table`: a notebook shows it, `print` prints it, and `.markdown()`, `.latex()` and `.csv()` give it as text.
+
+    Raises:
+        SemmixError: If a run is not finished, or two have the same settings and seed.
+
+    Example:
+        >>> print(results_table(["results/demo/ce-0", "results/demo/csm-0"]))
+        Method  Seeds  Accuracy %  ECE %    NLL     T  ECE % after T  Δ ECE %
+        ---------------------------------------------------------------------
+        CE          1       88.55   5.09  0.378  1.53           2.16        –
+        CSM         1       92.05   2.05  0.258  0.88           1.71    −3.04
+        <BLANKLINE>
+    """
     shown = (ACCURACY, ECE, NLL)
     headings = ["Method", "Seeds", *(m.title for m in shown), "T", "ECE % after T", "Δ ECE %"]
     cells = [
@@ -232,32 +208,22 @@ def results_table(rows: Sequence[Row]) -> Table:
             show_estimate(ECE, row.after["ece"]),
             show_change(ECE, row.change_before["ece"]) if row.change_before else "–",
         ]
-        for row in rows
+        for row in aggregate(runs, baseline)
     ]
     return Table(headings, cells)
 
 
-def numbers_table(rows: Sequence[Row]) -> Table:
+def full_results_table(runs: Sequence[Row | Run | str | Path], baseline: str = "ce") -> Table:
     """Return every number in full precision, for CSV: a line for each row, metric, and before or after T."""
-    headings = ("method", "seeds", "metric", "temperature", "mean", "low", "high")
-    headings += ("change", "change_low", "change_high", "pairs")
-    lines = [
-        line
-        for row in rows
-        for line in (
-            *_number_lines(row, "no", row.before, row.change_before),
-            *_number_lines(row, "yes", row.after, row.change_after),
-        )
-    ]
+    headings = ["method", "seeds", "metric", "temperature", "mean", "low", "high"]
+    headings += ["change", "change_low", "change_high", "pairs"]
+    lines = []
+    for row in aggregate(runs, baseline):
+        seeds = " ".join(map(str, row.seeds))
+        for scaled, values, changes in (("no", row.before, row.change_before), ("yes", row.after, row.change_after)):
+            for key, value in values.items():
+                change = changes.get(key)
+                numbers = [value.value, value.low, value.high]
+                numbers += [change.value, change.low, change.high, change.num] if change else [""] * 4
+                lines.append([row.name, seeds, key, scaled, *map(str, numbers)])
     return Table(headings, lines)
-
-
-def _number_lines(
-    row: Row, scaled: str, values: dict[str, Interval], changes: dict[str, Interval]
-) -> Iterator[list[str]]:
-    seeds = " ".join(map(str, row.seeds))
-    for key, value in values.items():
-        change = changes.get(key)
-        numbers = [value.value, value.low, value.high]
-        differences = [change.value, change.low, change.high, change.num] if change else [""] * 4
-        yield [row.name, seeds, key, scaled, *map(str, [*numbers, *differences])]

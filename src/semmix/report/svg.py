@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup, escape
 
-NUM_COLOURS = 7
-"""Series colours in the style sheet (`.s0` to `.s6`); more series differ by dashes as well."""
+COLOURS = ("#3b4249", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's colours, told apart with every kind of colour vision: those of series on a light ground, in
+pages (classes `.s0` to `.s6`) and in figures. More series than colours differ by dashes as well."""
+INK, MUTED, HATCH = "#1c2126", "#57616b", "#8a939c"
+"""Text and intervals, axes, the gap between accuracy and confidence."""
 MAX_POINTS = 200
 """Points kept of one line: more cannot be seen, and the file must stay small."""
 Ticks = Sequence[tuple[float, str]]
@@ -57,8 +60,7 @@ class Frame:
     def x(self, value: float) -> float:
         """The horizontal place of a value."""
         low, high = self.x_range
-        inner = self.width - self.left - self.right
-        return float(self.left + (value - low) / (high - low) * inner)
+        return float(self.left + (value - low) / (high - low) * (self.width - self.left - self.right))
 
     def y(self, value: float) -> float:
         """The vertical place of a value; larger values lie higher."""
@@ -76,8 +78,7 @@ class Frame:
     def segment(self, start: tuple[float, float], end: tuple[float, float], style: str) -> Markup:
         """Return a straight line between two points."""
         (x1, y1), (x2, y2) = start, end
-        places = {"x1": self.x(x1), "y1": self.y(y1), "x2": self.x(x2), "y2": self.y(y2)}
-        return tag("line", **places, class_=style)
+        return tag("line", x1=self.x(x1), y1=self.y(y1), x2=self.x(x2), y2=self.y(y2), class_=style)
 
     def bar(self, x_range: tuple[float, float], y_range: tuple[float, float], style: str) -> Markup:
         """Return a rectangle; its two heights may come in any order."""
@@ -91,28 +92,17 @@ class Frame:
 
     def axes(self, x_name: str, y_name: str, x_ticks: Ticks = (), y_ticks: Ticks = ()) -> Markup:
         """Return grid lines, tick labels and the names of the axes."""
-        x_middle, y_middle = self.x(sum(self.x_range) / 2), self.y(sum(self.y_range) / 2)
-        turned = f"translate(11 {y_middle:.1f}) rotate(-90)"
-        return join(
-            [
-                *(self._x_tick(*tick) for tick in x_ticks),
-                *(self._y_tick(*tick) for tick in y_ticks),
-                tag("text", x_name, x=x_middle, y=self.height - 5, class_="name middle"),
-                tag("text", y_name, transform=turned, class_="name middle"),
-            ]
-        )
-
-    def _x_tick(self, value: float, label: str) -> Markup:
-        low, high = self.y_range
-        place = {"x": self.x(value), "y": self.height - self.bottom + 15}
-        grid = self.segment((value, low), (value, high), "grid")
-        return grid + tag("text", label, **place, class_="middle")
-
-    def _y_tick(self, value: float, label: str) -> Markup:
-        low, high = self.x_range
-        place = {"x": self.left - 6, "y": self.y(value) + 4}
-        grid = self.segment((low, value), (high, value), "grid")
-        return grid + tag("text", label, **place, class_="end")
+        parts, (left, right), (bottom, top) = [], self.x_range, self.y_range
+        for value, label in x_ticks:
+            text = tag("text", label, x=self.x(value), y=self.height - self.bottom + 15, class_="middle")
+            parts += [self.segment((value, bottom), (value, top), "grid"), text]
+        for value, label in y_ticks:
+            text = tag("text", label, x=self.left - 6, y=self.y(value) + 4, class_="end")
+            parts += [self.segment((left, value), (right, value), "grid"), text]
+        turned = f"translate(11 {self.y((bottom + top) / 2):.1f}) rotate(-90)"
+        x_place = {"x": self.x((left + right) / 2), "y": self.height - 5}
+        names = [tag("text", x_name, **x_place, class_="name middle")]
+        return join([*parts, *names, tag("text", y_name, transform=turned, class_="name middle")])
 
     def drawing(self, description: str, *children: object) -> Markup:
         """Return the finished picture, described for those who do not see it."""
@@ -122,7 +112,7 @@ class Frame:
 
 def series_style(k: int) -> str:
     """Return the style classes of series `k`: a colour, and dashes once colours repeat."""
-    return f"s{k % NUM_COLOURS} d{k // NUM_COLOURS % 3}"
+    return f"s{k % len(COLOURS)} d{k // len(COLOURS) % 3}"
 
 
 def round_ticks(low: float, high: float, factor: float = 1, num: int = 5) -> Ticks:

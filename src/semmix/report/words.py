@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from semmix.calibration import Interval, ece_of_chance
 from semmix.report.rows import ECE, Row, percent
 
 SAME_ACCURACY = 0.005
-"""Accuracies whose difference surely stays within half a point are called the same."""
+"""Accuracies are called the same if the whole interval of their difference lies within half a point."""
 
 
 def headline(rows: Sequence[Row]) -> str:
@@ -19,7 +18,7 @@ def headline(rows: Sequence[Row]) -> str:
     best = _best(rows)
     if best.baseline is not None:
         # The best of many looks better than it is: say among how many it was chosen.
-        return f"Lowest ECE of {len(rows)} rows: {sentence(best)}" if len(rows) > 2 else sentence(best)
+        return f"Lowest ECE of {len(rows)} rows: {compare(best)}" if len(rows) > 2 else compare(best)
     numbers = f"ECE {percent(best.before['ece'].value)}, {_seeds(len(best.runs))}"
     if len(rows) == 1:
         return f"{best.name}: {numbers}."
@@ -40,52 +39,48 @@ def _best(rows: Sequence[Row]) -> Row:
     return min(rows, key=lambda row: row.before["ece"].value)
 
 
-def sentence(row: Row) -> str:
-    """Return how `row` compares with its baseline, both as trained."""
-    return _compare(row, "before", row.change_before)
+def comparisons(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return a sentence on every row that has a baseline, as trained and after temperature scaling."""
+    compared = [row for row in rows if row.baseline is not None]
+    stages = {"As trained": "before", "After temperature scaling": "after"}
+    return {heading: [compare(row, stage) for row in compared] for heading, stage in stages.items() if compared}
 
 
-def sentence_after_scaling(row: Row) -> str:
-    """Return how `row` compares with its baseline, both after temperature scaling."""
-    return _compare(row, "after", row.change_after)
+def why_not_compared(rows: Sequence[Row], baseline: str) -> str:
+    """Return why there are no `comparisons`."""
+    methods = {row.runs[0].method for row in rows}
+    if methods == {baseline}:
+        return "All of these runs are of the baseline: there is no other method to compare it with."
+    if baseline not in methods:
+        return f"The baseline ({baseline}) is not among these runs, so nothing is compared with it."
+    return f"No method has the test images and the classifier of the baseline ({baseline}): nothing is compared."
 
 
-def _compare(row: Row, stage: Literal["before", "after"], changes: Mapping[str, Interval]) -> str:
+def compare(row: Row, stage: str = "before") -> str:
+    """Return how `row` compares with its baseline: both as trained (`before`), or both `after` temperature scaling."""
     assert row.baseline is not None
+    changes: Mapping[str, Interval] = getattr(row, f"change_{stage}")
     name, other_name = row.name, row.baseline.name
     if not changes:
         return f"{name} and {other_name} share no seed, so they are not compared."
-    change = changes["ece"]
-    mine, theirs = _paired_means(row, stage)
-    numbers = f"ECE {percent(mine)} against {percent(theirs)}"
+    # The means of the seeds that both have: the difference is theirs, and other seeds may tell another story.
+    errors = [[getattr(run, stage).metrics["ece"] for run in pair] for pair in row.pairs]
+    mine, theirs = (float(mean) for mean in np.mean(errors, axis=0))
+    change, numbers = changes["ece"], f"ECE {percent(mine)} against {percent(theirs)}"
     if not change.has_interval:
         return f"{name} has {numbers} of {other_name}, on one seed: it may be chance."
     if not change.excludes_zero:
+        value, low, high = (ECE.show(v, signed=True) for v in (change.value, change.low, change.high))
         return (
-            f"{name} shows no clear difference in calibration from {other_name} "
-            f"({numbers}; difference {_points(change)}; {_seeds(change.num)})."
+            f"{name} shows no clear difference in calibration from {other_name} ({numbers}; "
+            f"difference {value} points, interval {low} to {high}; {_seeds(change.num)})."
         )
-    return (
-        f"{name} is {_how_much(mine, theirs, change)} calibrated than {other_name} "
-        f"{_accuracy(changes['acc'])} ({numbers}, {_seeds(change.num)})."
-    )
-
-
-def _paired_means(row: Row, stage: Literal["before", "after"]) -> tuple[float, float]:
-    """Return the mean ECE of a row and of its baseline over the seeds both have.
-
-    The difference is that of these seeds, and others may tell another story.
-    """
-    errors = [[getattr(run, stage).metrics["ece"] for run in pair] for pair in row.pairs]
-    mine, theirs = np.mean(errors, axis=0)
-    return float(mine), float(theirs)
-
-
-def _how_much(mine: float, theirs: float, change: Interval) -> str:
-    """Return the ratio of the means in words; the paired difference decides the direction."""
+    # The paired difference decides the direction; the ratio is that of the means.
     word, high, low = ("better", theirs, mine) if change.value < 0 else ("worse", mine, theirs)
     ratio = high / max(low, 1e-9)
-    return f"{ratio:.1f} times {word}" if ratio >= 1.1 else f"slightly {word}"
+    how_much = f"{ratio:.1f} times {word}" if ratio >= 1.1 else f"slightly {word}"
+    at = _accuracy(changes["acc"])
+    return f"{name} is {how_much} calibrated than {other_name} {at} ({numbers}, {_seeds(change.num)})."
 
 
 def _accuracy(change: Interval) -> str:
@@ -95,11 +90,6 @@ def _accuracy(change: Interval) -> str:
     if max(abs(change.low), abs(change.high)) <= SAME_ACCURACY:
         return "at the same accuracy"
     return "with no clear difference in accuracy"
-
-
-def _points(change: Interval) -> str:
-    value, low, high = (ECE.show(v, signed=True) for v in (change.value, change.low, change.high))
-    return f"{value} points, interval {low} to {high}"
 
 
 def _seeds(num: int) -> str:

@@ -39,15 +39,16 @@ for (const choice of document.querySelectorAll("input[name=view]")) {
 function showMember(set) {
   const slider = set.querySelector("input");
   const requested = set.dataset.requested.split(" ");
-  const annotated = set.dataset.annotated.split(" ");
+  const annotated = set.dataset.annotated?.split(" ");  // none before the sets are annotated
   const k = slider.valueAsNumber;
   const image = set.querySelector("img");
   image.style.width = `${100 * requested.length}%`;
   image.style.transform = `translateX(${(-100 * k) / requested.length}%)`;
   set.querySelector(".requested").style.width = `${100 * requested[k]}%`;
-  set.querySelector(".annotated").style.width = `${100 * annotated[k]}%`;
-  set.querySelector("output").textContent = `λ requested ${requested[k]}\nλ annotated ${annotated[k]}`;
-  slider.setAttribute("aria-valuetext", `requested ${requested[k]}, annotated ${annotated[k]}`);
+  const values = [["requested", requested[k]], ...(annotated ? [["annotated", annotated[k]]] : [])];
+  for (const [name, value] of values) set.querySelector(`.fill.${name}`).style.width = `${100 * value}%`;
+  set.querySelector("output").textContent = values.map(([name, value]) => `λ ${name} ${value}`).join("\n");
+  slider.setAttribute("aria-valuetext", values.map(([name, value]) => `${name} ${value}`).join(", "));
 }
 
 const sets = document.querySelectorAll(".set");

@@ -16,7 +16,7 @@ from semmix.data import load_dataset
 from semmix.networks.saved import save_classifier
 from semmix.report import predict_ood, write_report
 from semmix.report.charts import roc_chart
-from semmix.report.ood import FALSE_ALARMS, Scores, detections, roc_curve
+from semmix.report.detection import FALSE_ALARMS, Scores, detections, roc_curve
 from semmix.report.rows import aggregate
 from semmix.runs import Run
 

@@ -18,7 +18,7 @@ from semmix.mixing.store import MixSets
 from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
 from semmix.report.gallery import Gallery, lambda_chart, sprites
-from semmix.report.page import write_page
+from semmix.report.rendering import render_page
 from semmix.report.rows import percent
 from semmix.report.svg import Frame, round_ticks, series_style, spread
 
@@ -31,17 +31,17 @@ MAX_PAIRS = 500
 """Pairs in the table: CIFAR-100 has 4,950."""
 
 
-def write_diagnosis(notes: Annotation, out: Path, class_names: Sequence[str], judge: Tensor | None = None) -> Path:
+def write_diagnosis(annotation: Annotation, out: Path, class_names: Sequence[str], judge: Tensor | None = None) -> Path:
     """Write diagnosis.json and diagnosis.html into folder `out`; return the page's path.
 
     Args:
         judge: Probabilities [S, L, K] that a classifier which never saw the sets gives the images.
     """
-    found = {**diagnose(notes), "agreement": {} if judge is None else agreement(notes, judge)}
+    found = {**diagnose(annotation), "agreement": {} if judge is None else agreement(annotation, judge)}
     write_json(Path(out) / "diagnosis.json", {**found, "class_names": list(class_names)})
-    num_sets = notes.store.num_sets
+    num_sets = annotation.store.num_sets
     pairs = sorted(found["pairs"], key=lambda row: -row["odd"])
-    return write_page(
+    return render_page(
         "diagnosis.html",
         Path(out) / "diagnosis.html",
         title=f"Annotation by {found['encoder']['kind']}",
@@ -50,18 +50,18 @@ def write_diagnosis(notes: Annotation, out: Path, class_names: Sequence[str], ju
         class_names=class_names,
         pairs=pairs[:MAX_PAIRS],
         pairs_left_out=len(pairs[MAX_PAIRS:]),
-        lambda_chart=lambda_chart(_gallery(notes, [])),
+        lambda_chart=lambda_chart(_gallery(annotation, [])),
         scale_chart=curve_chart(found["scale"], "gap", "chosen"),
         softmax_chart=curve_chart(found["scale"], "softmax_nll", "softmax"),
-        sheet=_strips(notes, spread(num_sets, NUM_SHOWN), class_names),
-        odd_sheet=_strips(notes, found["odd_sets"][:NUM_ODD_SHOWN], class_names),
+        sheet=_strips(annotation, spread(num_sets, NUM_SHOWN), class_names),
+        odd_sheet=_strips(annotation, found["odd_sets"][:NUM_ODD_SHOWN], class_names),
     )
 
 
-def agreement(notes: Annotation, judge: Tensor) -> dict[str, dict[str, float]]:
+def agreement(annotation: Annotation, judge: Tensor) -> dict[str, dict[str, float]]:
     """Return how well a judge's probabilities [S, L, K] agree with the labels of every scheme."""
     probs = judge.flatten(0, 1)
-    labels = {scheme: notes.soft_labels(scheme).flatten(0, 1) for scheme in LABEL_SCHEMES}
+    labels = {scheme: annotation.soft_labels(scheme).flatten(0, 1) for scheme in LABEL_SCHEMES}
     return {
         scheme: {name: measure(probs, of_scheme) for name, measure in MEASURES.items()}
         for scheme, of_scheme in labels.items()
@@ -105,19 +105,22 @@ def curve_chart(scale: dict[str, Any], curve: str, chosen: str) -> Markup:
     )
 
 
-def _gallery(notes: Annotation, sets: Sequence[int]) -> Gallery:
-    """Return all lambdas in the order `sets` first, with the images of `sets` alone."""
-    store, order = notes.store, [*sets, *sorted(set(range(notes.store.num_sets)) - set(sets))]
+def _gallery(annotation: Annotation, sets: Sequence[int]) -> Gallery:
+    """Return the lambdas of all sets, `sets` first, and the images of these alone."""
+    store, order = annotation.store, [*sets, *sorted(set(range(annotation.store.num_sets)) - set(sets))]
     shape = (len(sets), store.plan.set_size, *store.image_shape)
     images = np.array([store.read_set(n).numpy() for n in sets], np.uint8).reshape(shape)
     return Gallery(
-        images=images, pairs=store.pairs()[order], lam_requested=store.lam_requested()[order], lam=notes.lam()[order]
+        images=images,
+        pairs=store.pairs()[order],
+        lam_requested=store.lam_requested()[order],
+        lam=annotation.lam()[order],
     )
 
 
-def _strips(notes: Annotation, sets: Sequence[int], class_names: Sequence[str]) -> list[dict[str, Any]]:
+def _strips(annotation: Annotation, sets: Sequence[int], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Return rows of the contact sheet: a picture and both lambdas under every image."""
-    gallery = _gallery(notes, sets)
+    gallery = _gallery(annotation, sets)
     return [
         {
             "number": n,

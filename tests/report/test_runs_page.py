@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import re
+from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import numpy as np
 import pytest
 import tyro
 
+from semmix import runs
+from semmix.calibration import TemperatureScaler
 from semmix.core.errors import SemmixError
-from semmix.report import Gallery, Predictions, ReportConfig, run_report, write_evaluation, write_report
+from semmix.report import Gallery, Predictions, ReportConfig, draw_evaluation, run_report, write_report
+from semmix.report.rows import aggregate, results_table
 from semmix.runs import Run
 
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -63,7 +68,7 @@ def test_nothing_is_loaded_from_outside(page):
     for _, attributes in page.elements:
         for name in ("src", "href", "srcset", "action", "data", "poster"):
             assert attributes.get(name, "#").startswith(("#", "data:"))
-    assert "url(" not in re.sub(r"url\(#hatch\)", "", page.texts["style"])
+    assert "url(" not in re.sub(r"url\(#hatch(-on-colour)?\)", "", page.texts["style"])
     assert "@import" not in page.texts["style"]
     assert not re.search(r"https?:", page.source)
 
@@ -127,7 +132,7 @@ def test_a_single_run_without_curve_gallery_or_baseline(tmp_path, make_run):
     folder = make_run(tmp_path / "run", "mine", 0)
     (folder / "stats.jsonl").unlink()
     page = Page(write_report([folder], tmp_path / "r.html", title="one"))
-    assert "There is no baseline (ce) among these runs" in page.source
+    assert "The baseline (ce) is not among these runs" in page.source
     assert {"training", "sets"}.isdisjoint(a["href"][1:] for a in page.all("a"))
 
 
@@ -195,7 +200,8 @@ def test_the_command_writes_a_report(run_folders, tmp_path, capsys):
     ("fields", "what"),
     [
         ({"runs": ()}, "nothing"),
-        ({"mixsets": "x"}, "both"),
+        ({"annotation": Path("x")}, "needs the mixed sets: annotation=x"),
+        ({"num_sets": 0, "mixsets": Path("x")}, "shows sets"),
         ({"num_sets": 3}, "counts mixed sets"),
         ({"out": Path("reports")}, r"one page: reports\n.*end its name in \.html"),
     ],
@@ -208,7 +214,7 @@ def test_bad_configs_are_refused(fields, what):
 def test_the_evaluation_page(run_folders, tmp_path):
     run = Run.open(run_folders[0])
     page = Page(
-        write_evaluation(
+        draw_evaluation(
             {"as given": run.before, NASTY: run.after},
             tmp_path / "e.html",
             title="logits.npz",
@@ -224,7 +230,7 @@ def test_the_evaluation_page(run_folders, tmp_path):
 def test_a_perfect_classifier_can_be_reported(tmp_path):
     probs = np.eye(3)[np.arange(30) % 3]
     perfect = Predictions(probs, np.arange(30) % 3)
-    page = Page(write_evaluation({"as given": perfect}, tmp_path / "e.html", title="perfect"))
+    page = Page(draw_evaluation({"as given": perfect}, tmp_path / "e.html", title="perfect"))
     assert "nan" not in page.texts["td"].lower()
 
 
@@ -233,6 +239,63 @@ def test_one_pair_of_runs_has_no_interval_to_include_zero(tmp_path, make_run):
     page = Page(write_report(folders, tmp_path / "r.html", title="pair", baseline="ce"))
     assert "one pair: no interval" in page.source
     assert 'title="no clear difference"' not in page.source
+
+
+def counted(monkeypatch, counts, where, name):
+    """Count the calls of a function."""
+    function = getattr(where, name)
+    monkeypatch.setattr(where, name, lambda *args: (counts.update([name]), function(*args))[1])
+
+
+def test_a_report_of_ten_runs_opens_ten_manifests_and_fits_ten_temperatures(tmp_path, make_run, monkeypatch, capsys):
+    folders = [make_run(tmp_path / f"{m}{seed}", m, seed) for m in ("ce", "csm") for seed in range(5)]
+    counts = Counter()
+    for where, name in ((TemperatureScaler, "fit"), (runs, "open_artifact"), (runs, "read_named_tensors")):
+        counted(monkeypatch, counts, where, name)
+    run_report(ReportConfig(runs=tuple(folders), out=tmp_path / "r.html"))
+    assert counts == {"open_artifact": 10, "fit": 10, "read_named_tensors": 20}
+    assert "CSM" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        (["ce"], "All of these runs are of the baseline: there is no other method to compare it with."),
+        (["csm"], "The baseline (ce) is not among these runs"),
+        (["ce", "csm"], "it may be chance"),
+    ],
+)
+def test_what_is_said_where_nothing_can_be_compared(tmp_path, make_run, methods, said):
+    folders = [make_run(tmp_path / method, method, 0) for method in methods]
+    words = Page(write_report(folders, tmp_path / "r.html")).source.split("<h3>In words</h3>")[1].split("</div>")[0]
+    assert said in words
+
+
+def test_a_baseline_on_other_images_is_not_called_missing(tmp_path, make_run):
+    folders = [make_run(tmp_path / "a", "ce", 0, classifier="resnet18"), make_run(tmp_path / "b", "ls", 0)]
+    assert (
+        "No method has the test images and the classifier of the baseline (ce)"
+        in Page(write_report(folders, tmp_path / "r.html")).source
+    )
+
+
+def test_rows_runs_and_folders_give_the_same_page(run_folders, tmp_path):
+    opened = [Run.open(folder) for folder in run_folders]
+    rows = aggregate(opened)
+    pages = [write_report(given, tmp_path / "r.html").read_bytes() for given in (run_folders, opened, rows)]
+    assert pages[0] == pages[1] == pages[2]
+    assert aggregate(rows) == rows
+    assert str(results_table(run_folders)) == str(results_table(rows))
+
+
+def test_mixed_sets_that_are_not_annotated_are_shown_with_what_was_requested(run_folders, gallery, tmp_path):
+    alone = replace(gallery, lam=None)
+    page = Page(write_report(run_folders, tmp_path / "r.html", gallery=alone))
+    figures = [a for a in page.all("figure") if a.get("class") == "set card"]
+    assert [a["data-requested"] for a in figures] == ["0.00 0.25 0.50 0.75 1.00"] * 4
+    assert "data-annotated" not in figures[0]
+    assert "λ requested 0.00–1.00</output>" in page.source
+    assert "annotated" not in page.source.split('<section id="sets"')[1].split("</section>")[0]
 
 
 def test_a_baseline_that_no_run_has_is_refused(run_folders, tmp_path):

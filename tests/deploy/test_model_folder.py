@@ -19,7 +19,7 @@ from semmix.cli.main import main
 from semmix.core.files import write_json, write_tensors
 from semmix.deploy import Caution, Model, export_model, load_model, predict_command
 from semmix.deploy.calibrated import CalibratedNetwork
-from semmix.deploy.images import read_image
+from semmix.deploy.image_files import read_image
 from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
 from semmix.deploy.rules import lower_bound
 from semmix.networks import classifier
@@ -183,7 +183,7 @@ def test_export_without_onnx(run, tmp_path):
 
 
 def test_missing_packages_are_named(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("semmix.deploy.export.can_write_onnx", lambda: False)
+    monkeypatch.setattr("semmix.deploy.model_folder.can_write_onnx", lambda: False)
     with pytest.raises(SemmixError, match=r"semmix\[onnx\]"):
         export_model(run, tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -11,7 +11,7 @@ from semmix.annotation import LABEL_SCHEMES, annotate
 from semmix.data import Split
 from semmix.mixing.plan import all_pairs
 from semmix.networks.saved import save_classifier
-from semmix.report.diagnosis import curve_chart, headline, judge_images, write_diagnosis
+from semmix.report.annotation_page import curve_chart, headline, judge_images, write_diagnosis
 from semmix.training.mixed import load_mixed
 
 NAMES = ("cat", "<b>dog</b>", "ship & sea", "truck")
