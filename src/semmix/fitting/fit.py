@@ -20,7 +20,7 @@ from semmix.core.progress import say
 from semmix.core.telling import tell
 from semmix.data import Dataset
 from semmix.deploy import load_model, predict_command
-from semmix.deploy.images import list_images
+from semmix.deploy.image_files import list_images
 from semmix.deploy.model import Model, Prediction
 from semmix.deploy.predict import predict_files
 from semmix.diffusion import Generator, load_generator
