@@ -27,6 +27,8 @@ from semmix.deploy import export_model as export_model
 from semmix.deploy import load_model as load_model
 from semmix.diffusion import load_generator as load_generator
 from semmix.diffusion.sampling import MixConfig as MixConfig
+from semmix.fitting import Fitted as Fitted
+from semmix.fitting import fit as fit
 from semmix.methods import list_methods as list_methods
 from semmix.methods import method as method
 from semmix.mixing.labels import lambda_grid as lambda_grid
