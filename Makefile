@@ -43,7 +43,7 @@ lint: $(VENV)/all
 
 # The pages in site/; a dead link or anchor is an error.
 docs: $(VENV)/all
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What a CPU can show; the other benchmarks want a GPU, their heads say how to run them.
 bench: $(VENV)/all

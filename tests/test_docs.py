@@ -4,17 +4,22 @@ Links between the pages of docs/ are checked by the site's own build, which `mak
 """
 
 import contextlib
+import html
+import inspect
 import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+import semmix
 from semmix.cli.main import COMMANDS, run_command, split_command
 
 ROOT = Path(__file__).parents[1]
@@ -57,9 +62,9 @@ def test_own_parts_run_as_documented(tmp_path, monkeypatch):
             exec(compile(block, "extend.md", "exec"), names)
     assert names["store"].verify() == []
     assert names["notes"].lam().shape == (45, 8)
-    results = {result["name"]: result["metrics"] for result in names["evaluation"]["results"]}
-    assert results["mine:Shrunken"]["acc"] > 0.5
-    assert results["mine:Shrunken"]["ece"] != results["as given"]["ece"]
+    given, mine = (names["evaluation"].results[name].measures for name in ("as given", "mine:Shrunken"))
+    assert mine["acc"].value > 0.5
+    assert mine["ece"] != given["ece"]
 
 
 def test_the_evaluation_runs_as_documented(tmp_path, monkeypatch):
@@ -67,7 +72,7 @@ def test_the_evaluation_runs_as_documented(tmp_path, monkeypatch):
     names: dict = {}
     for block in python_blocks(ROOT / "docs" / "evaluate.md"):
         exec(compile(block, "evaluate.md", "exec"), names)
-    given, *calibrated = names["evaluation"]["results"]
+    given, *calibrated = names["evaluation"].to_json()["results"]
     assert given["metrics"]["oe"] == pytest.approx(given["metrics"]["ece"], abs=1e-3)
     assert all(after["metrics"]["ece"] < given["metrics"]["ece"] for after in calibrated)
     assert all(after["metrics"]["nll"] < 0.7 for after in calibrated)
@@ -103,6 +108,8 @@ def site(tmp_path_factory) -> Path:
 def test_dead_links_break_the_build(link, tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    for folder in ("src", "tools"):  # for the reference
+        (tmp_path / folder).symlink_to(ROOT / folder)
     page = tmp_path / "docs" / "index.md"
     page.write_text(f"{page.read_text()}\n[broken]({link})\n")
     done = build_site(tmp_path, tmp_path / "site")
@@ -112,11 +119,10 @@ def test_dead_links_break_the_build(link, tmp_path):
 
 def test_pages_load_nothing_from_elsewhere(site):
     pages = sorted(site.glob("*.html"))
-    assert len(pages) == len(list((ROOT / "docs").glob("*.md")))
+    assert {page.stem for page in pages} == {"404", *(page.stem for page in (ROOT / "docs").glob("*.md"))}
     for page in pages:
         text = page.read_text()
-        assert "<script" not in text
-        loaded = re.findall(r"<(?:img|iframe|source)[^>]*\ssrc=\"([^\"]+)\"", text)
+        loaded = re.findall(r"<(?:img|iframe|source|script)[^>]*\ssrc=\"([^\"]+)\"", text)
         loaded += re.findall(r"<link[^>]*\shref=\"([^\"]+)\"", text)
         assert loaded
         assert [url for url in loaded if re.match(r"(https?:)?//", url)] == []
@@ -125,6 +131,40 @@ def test_pages_load_nothing_from_elsewhere(site):
 def test_style_sheets_load_nothing_from_elsewhere(site):
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+@pytest.fixture
+def served(site):
+    """The address of the site on this machine."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(site))) as server:
+        Thread(target=server.serve_forever, args=(0.01,)).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_the_search_finds_a_public_name_and_asks_no_other_host(served, browser):
+    browser.open(f"{served}/index.html?q=TemperatureScaler")
+    hits = browser.wait_for("[...document.querySelectorAll('.md-search-result__link')].map(a => a.href).join(' ')")
+    assert f"{served}/api.html" in hits
+    assert [url for url in browser.requests if not url.startswith((served, "blob:", "data:"))] == []
+    assert browser.complaints == []
+
+
+def test_the_reference_shows_every_public_name_with_its_example(site):
+    shown = re.findall(r"^::: semmix\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(set(semmix.__all__) - {"__version__"}), "list it in docs/api.md"
+    page = (site / "api.html").read_text()
+    for name in shown:
+        assert f'id="semmix.{name}"' in page
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for name in shown:
+        for line in re.findall(r"^ *>>> ([^#\n]+)", inspect.getdoc(getattr(semmix, name)) or "", re.MULTILINE):
+            assert f">>> {line.rstrip()}" in text, name
 
 
 @pytest.mark.parametrize("page", OUTSIDE, ids=name_of)

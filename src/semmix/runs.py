@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from semmix.calibration import USUAL, TemperatureScaler, softmax, summary
-from semmix.calibration.temperature import none_wrong
+from semmix.calibration.scaling import none_wrong
 from semmix.core.artifact import Artifact, open_artifact
 from semmix.core.errors import SemmixError
 from semmix.core.files import digest, read_json, read_named_tensors

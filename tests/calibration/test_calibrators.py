@@ -13,7 +13,7 @@ from sklearn.base import clone
 from semmix import SemmixError, TemperatureScaler
 from semmix import calibration as cal
 from semmix.calibration.one_vs_rest import _beta_inputs
-from semmix.calibration.temperature import BOUNDS, GRID
+from semmix.calibration.scaling import BOUNDS, GRID
 
 PROXIMITY_BASED = (
     cal.DensityRatioCalibrator(),

@@ -7,7 +7,7 @@ import pytest
 
 from semmix.core.errors import SemmixError
 from semmix.core.files import cache_folder
-from semmix.core.zoo import MANIFEST, fetched_folder, find_zoo, is_zoo_name, package_folders, zoo_folders, zoo_names
+from semmix.core.zoo import MANIFEST, fetched_folder, find_zoo, is_zoo_name, package_folders, zoo_entries, zoo_folders
 
 CLONE = Path(__file__).parents[2]
 
@@ -49,14 +49,14 @@ def install(tmp_path, monkeypatch):
 
 def test_the_zoo_of_the_clone_is_found_from_anywhere():
     assert find_zoo("zoo:cifar10") == find_zoo("cifar10") == CLONE / "zoo" / "cifar10"
-    assert {"cifar10", "cifar100"} <= set(zoo_names())
+    assert {"cifar10", "cifar100"} <= set(zoo_entries())
 
 
 def test_a_package_is_found_by_its_entry_point_and_not_imported(install):
     folder = install("owl_zoo")
     owls = put(folder, "owls")
     assert find_zoo("owls") == owls
-    assert "owls" in zoo_names()
+    assert "owls" in zoo_entries()
     assert "owl_zoo" not in sys.modules
 
 
@@ -102,7 +102,7 @@ def test_what_was_fetched_lies_in_the_users_cache(tmp_path, monkeypatch):
 
 def test_a_folder_without_a_manifest_is_no_entry(tmp_path):
     (tmp_path / "here" / "zoo" / "empty").mkdir(parents=True)
-    assert "empty" not in zoo_names()
+    assert "empty" not in zoo_entries()
     with pytest.raises(SemmixError, match="unknown zoo generator"):
         find_zoo("empty")
 

@@ -15,7 +15,7 @@ import pytest
 
 from semmix import SemmixError
 from semmix.data import check_data, get_data, import_data, list_data, load_dataset
-from semmix.data.known import CATALOG, CIFAR10, Download
+from semmix.data.known import CATALOG, Download
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def small_cifar10(make_split, monkeypatch):
     test = make_split(num_classes=10, per_class=1, shape=(3, 32, 32), seed=1)
     parts = {"train": train, "test": test}
     entry = replace(
-        CIFAR10,
+        CATALOG["cifar10"],
         num_images={part: len(split) for part, split in parts.items()},
         order_free_digests={part: split.order_free_digest for part, split in parts.items()},
         official_digests={part: split.digest for part, split in parts.items()},

@@ -143,18 +143,10 @@ def test_mixed_label_equals_mixed_class_embedding(small_networks, lively):
     torch.testing.assert_close(mixed, 0.25 * ends[0] + 0.75 * ends[2])
 
 
-def test_networks_compile_without_graph_breaks(small_networks):
-    network = EDMDenoiser(small_networks["vp"]).eval()
-    x, sigma, labels = torch.randn(2, 3, 8, 8), torch.rand(2) + 0.1, torch.eye(5)[:2]
-    explained = torch._dynamo.explain(network)(x, sigma, labels)
-    assert explained.graph_break_count == 0
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize("kind", ["vp", "ve", "adm"])
-def test_compiled_networks_have_the_same_output_and_gradients(kind, small_networks, lively):
+def test_networks_compile_without_graph_breaks_to_the_same_output_and_gradients(kind, small_networks, lively):
     torch._dynamo.reset()
-    config = small_networks[kind]
+    config = replace(small_networks[kind], num_blocks=1, channel_mult=(1, 2), resolution=8)
     network = lively(config).double()  # so that rounding hides nothing
     x = torch.randn(2, config.channels, config.resolution, config.resolution, dtype=torch.float64)
     inputs = x, torch.tensor([0.1, 3.0]).double(), torch.eye(5)[:2].double()

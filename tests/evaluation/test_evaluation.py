@@ -16,12 +16,20 @@ from semmix import SemmixError
 from semmix import calibration as cal
 from semmix.cli.main import main
 from semmix.evaluation import EvaluateConfig, evaluate_file
-from semmix.evaluation.calibrate import CALIBRATORS, fit, make_folds, make_pool
-from semmix.evaluation.human import agreement, doubt_people, read_human
-from semmix.evaluation.parts import Names, best_labels
-from semmix.evaluation.read import read_parts
+from semmix.evaluation import evaluate as evaluate_arrays
+from semmix.evaluation.calibrate import CALIBRATORS, fit_all, make_folds
+from semmix.evaluation.columns import (
+    Column,
+    Names,
+    best_labels,
+    choose_columns,
+    read_csv,
+    read_csv_matrix,
+    read_parquet,
+)
+from semmix.evaluation.human import agreement, check_human
+from semmix.evaluation.read import read_matrix, read_parts
 from semmix.evaluation.samples import Samples
-from semmix.evaluation.tables import Column, choose_columns, read_csv, read_csv_matrix, read_parquet
 from semmix.report.rows import percent
 
 
@@ -34,7 +42,7 @@ def predictions(num_samples=300, num_classes=4, seed=0):
 
 def evaluate(path, **options):
     options = {"calibrators": ("temperature",), "resamples": 20, **options}
-    return evaluate_file(EvaluateConfig(path=path, **options))
+    return evaluate_file(EvaluateConfig(path=path, **options)).to_json()
 
 
 def given(evaluation):
@@ -417,9 +425,9 @@ def test_columns_are_told_by_their_names_and_values(columns, expected):
     """Without labels that name them: what is an answer, of the row, or of a class."""
     table = {"label": [0.0, 1.0], **columns}
     held = [Column(k, name, head) for k, (name, head) in enumerate(table.items())]
-    choice = choose_columns(held, Names())
-    assert choice.label.name == "label"
-    assert [column.name for column in choice.scores] == expected.split()
+    label, scores, _ = choose_columns(held, Names())
+    assert label.name == "label"
+    assert [column.name for column in scores] == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -446,9 +454,9 @@ def test_csv_files_of_every_spelling(text, tmp_path):
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("names", [None, "abcd"])
-def test_tables_are_read_block_by_block(kind, names, tmp_path, monkeypatch):
-    monkeypatch.setattr("semmix.evaluation.tables.ROWS_PER_BLOCK", 7)
-    logits, labels = predictions(num_samples=20)
+def test_tables_are_read_as_they_stand(kind, names, tmp_path):
+    """More rows than columns are judged by."""
+    logits, labels = predictions(num_samples=220)
     truth = [names[label] for label in labels] if names else labels
     columns = dict(zip(names or ("p0", "p1", "p2", "p3"), logits.T, strict=True))
     path = write_same_table(tmp_path, kind, label=truth, **columns)
@@ -481,9 +489,9 @@ def test_a_csv_file_of_numbers_alone(text, tmp_path):
 
 def test_the_order_of_named_classes_is_the_tables():
     held = [Column(0, "p1", [0.5]), Column(1, "p0", [2.5]), Column(2, "label", ["p1"])]
-    choice = choose_columns(held, Names())
-    assert [column.name for column in choice.scores] == ["p1", "p0"]
-    assert choice.warnings == []
+    _, scores, warnings = choose_columns(held, Names())
+    assert [column.name for column in scores] == ["p1", "p0"]
+    assert warnings == []
 
 
 @pytest.mark.parametrize(
@@ -646,7 +654,7 @@ def test_without_validation_nothing_judges_itself(tmp_path):
     labels = np.random.default_rng(5).integers(0, 3, 200)
     samples = Samples(logits, labels, "logits", zero=0.0)
     folds = make_folds(200, 5, seed=0)
-    fitted = fit("isotonic", make_pool(samples, folds, 0), folds)
+    fitted = fit_all(("isotonic",), samples, folds, 0)["isotonic"]
     honest = fitted.apply(slice(0, 200), logits)
     cheating = cal.IsotonicCalibrator().fit(logits, labels).transform(logits)
     assert cal.brier(cheating, labels) < 2 / 3 < cal.brier(honest, labels)
@@ -656,7 +664,7 @@ def test_without_validation_nothing_judges_itself(tmp_path):
 def test_cross_fitted_temperatures_come_from_the_other_folds():
     logits, labels = predictions(num_samples=200)
     samples, folds = Samples(logits, labels, "logits", zero=0.0), make_folds(200, 4, seed=0)
-    fitted = fit("temperature", make_pool(samples, folds, 0), folds)
+    fitted = fit_all(("temperature",), samples, folds, 0)["temperature"]
     others = [cal.TemperatureScaler().fit(logits[folds != k], labels[folds != k]) for k in range(4)]
     assert fitted.temperature == pytest.approx(np.mean([scaler.temperature for scaler in others]))
     probs = fitted.apply(slice(50, 150), logits[50:150])
@@ -1104,10 +1112,12 @@ def test_many_samples_are_compressed_without_loss(tmp_path, monkeypatch):
 BIG = """
 import resource, sys
 from pathlib import Path
-from semmix.evaluation import AS_GIVEN, EvaluateConfig, load_samples, measure_all
+from semmix.evaluation import EvaluateConfig, load_samples
+from semmix.evaluation.calibrate import Fitted
+from semmix.evaluation.measure import measure_samples
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-config = EvaluateConfig(path=Path(sys.argv[1]), resamples=10)
-measure_all(config, load_samples(config)[0], {"as given": AS_GIVEN})
+samples = load_samples(EvaluateConfig(path=Path(sys.argv[1])))[0]
+measure_samples(samples, Fitted(), bins=15, level=0.95, resamples=10, seed=0)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
@@ -1126,9 +1136,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 
 def test_the_page_is_drawn_from_a_part_of_many_rows(tmp_path, monkeypatch):
-    from semmix.evaluation import page
-
-    monkeypatch.setattr(page, "PAGE_ROWS", 200)
+    monkeypatch.setattr("semmix.evaluation.outcome.PAGE_ROWS", 200)
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(1000, 4))
     np.savez(tmp_path / "m.npz", logits=logits, labels=logits.argmax(1))
@@ -1245,7 +1253,7 @@ def test_people_in_every_kind_of_file(kind, tmp_path):
         (lambda human: human.reshape(2, 600), r"do not fit.*2, 600"),
         (lambda human: human[0], "must hold one table"),
         (lambda human: 50 * human, r"sum to 1.*50 in row 0.*divide each row by its sum"),
-        (lambda human: np.where(human == human[7], np.nan, human), r"probabilities.*mend"),
+        (lambda human: np.where(human == human[7], np.nan, human), r"probabilities.*correct"),
         (lambda human: human - 0.1, "probabilities"),
     ],
 )
@@ -1256,17 +1264,18 @@ def test_what_people_cannot_have_said(change, message, tmp_path):
 
 def test_peoples_shares_may_be_rounded(tmp_path):
     human = np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
+    test = Samples(human, np.array([0, 1, 0]), "probs", zero=0.0)
     for row, excess in ((1, 0.9e-3), (1, -0.9e-3), (2, 0.0)):
         np.save(tmp_path / "h.npy", human + excess * np.eye(3)[row][:, None] * [1, 0])
-        assert read_human(tmp_path / "h.npy", 3, 2)[0].shape == (3, 2)
+        assert check_human(read_matrix(tmp_path / "h.npy")[0], test) == []
     for row, excess, total in ((1, 2e-3, "1.002"), (2, -2e-3, "0.998")):
         np.save(tmp_path / "h.npy", human + excess * np.eye(3)[row][:, None] * [1, 0])
         with pytest.raises(SemmixError, match=f"sum to 1: {total} in row {row}"):
-            read_human(tmp_path / "h.npy", 3, 2)
+            check_human(read_matrix(tmp_path / "h.npy")[0], test)
     for wrong in (-0.5, np.nan, np.inf):
         np.save(tmp_path / "h.npy", np.where(human == 0.25, wrong, human))
         with pytest.raises(SemmixError, match="must be probabilities: row 1"):
-            read_human(tmp_path / "h.npy", 3, 2)
+            check_human(read_matrix(tmp_path / "h.npy")[0], test)
 
 
 def test_what_is_infinite_or_undefined_is_none():
@@ -1281,8 +1290,9 @@ def test_what_is_infinite_or_undefined_is_none():
 
 def test_people_are_doubted_where_most_choose_another_class():
     human = np.array([[0.6, 0.4], [0.6, 0.4], [0.3, 0.7], [0.3, 0.7]])
-    assert doubt_people(human, np.array([0, 1, 1, 0])) == []
-    (told,) = doubt_people(human, np.array([0, 1, 0, 0]))
+    half, quarter = (Samples(human, np.array(labels), "probs", zero=0.0) for labels in ([0, 1, 1, 0], [0, 1, 0, 0]))
+    assert check_human(human, half) == []
+    (told,) = check_human(human, quarter)
     assert "the label in 25% of the rows" in told
 
 
@@ -1307,3 +1317,91 @@ def test_the_page_takes_its_intervals_from_the_evaluation(tmp_path):
         for name in ("acc", "ece", "aece", "oe", "ue"):
             low, high = (f"{100 * end:.2f}" for end in result["intervals"][name])
             assert f"[{low}, {high}]".replace("-", "−") in page
+
+
+# --- from Python ----------------------------------------------------------------------------------
+
+
+def test_arrays_and_files_are_evaluated_alike(tmp_path):
+    logits, labels = predictions()
+    settings = {"calibrators": ("temperature", "beta"), "resamples": 20, "bins": 10, "level": 0.8, "seed": 3}
+    np.savez(tmp_path / "x.npz", val_logits=-logits, val_labels=labels, test_logits=logits, test_labels=labels)
+    for val in (None, (-logits, labels)):
+        path = write_npz(tmp_path, logits, labels, "y.npz") if val is None else tmp_path / "x.npz"
+        by_file = evaluate_file(EvaluateConfig(path=path, folds=4, **settings))
+        by_array = evaluate_arrays(logits, labels, val=val, folds=4, **settings)
+        assert by_array.to_json()["results"] == by_file.to_json()["results"]
+        assert by_array.table() == by_file.table()
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, list, lambda values: torch.tensor(values, requires_grad=True)])
+def test_tensors_and_lists_are_evaluated(kind):
+    logits, labels = predictions()
+    found = evaluate_arrays(kind(logits), torch.tensor(labels), calibrators=(), resamples=20)
+    assert found.measures["ece"].value == pytest.approx(cal.ece(cal.softmax(logits), labels))
+    assert found.notes[0] == "test from scores [300, 4], read as logits"
+
+
+def test_an_evaluation_is_a_mapping_of_names_to_intervals():
+    logits, labels = predictions()
+    found = evaluate_arrays(cal.softmax(logits), labels, calibrators=("temperature",), resamples=200)
+    ece = found.measures["ece"]
+    assert ece.value == pytest.approx(cal.ece(cal.softmax(logits), labels))
+    assert ece.num == 300
+    assert ece.has_interval
+    assert not found.measures["classwise_ece"].has_interval
+    assert list(found.calibrated) == ["temperature"]
+    assert found.calibrated["temperature"].temperature == pytest.approx(2, rel=0.2)
+    assert f"temperature={found.calibrated['temperature'].temperature:.4g}" in repr(found.calibrated["temperature"])
+    assert "temperature=" not in repr(found.results["as given"])
+    assert repr(found).startswith("Evaluation(300 samples, 4 classes: accuracy 56.67 %, ECE 19.42 %;")
+    assert repr(evaluate_arrays(logits, labels, calibrators=(), resamples=20)).endswith("ECE 19.42 %)")
+
+
+def test_an_evaluation_shows_in_a_notebook():
+    logits, labels = predictions()
+    shown = evaluate_arrays(logits, labels + 1, calibrators=(), resamples=20)._repr_html_()
+    assert "<caption>300 samples, 4 classes</caption>" in shown
+    assert "one was subtracted</li></ul>" in shown
+    assert "<ul>" not in evaluate_arrays(logits, labels, calibrators=(), resamples=20)._repr_html_()
+
+
+def test_the_table_shows_the_interval_of_the_ece():
+    logits, labels = predictions()
+    found = evaluate_arrays(logits, labels, calibrators=(), resamples=50, level=0.9)
+    table = found.table()
+    low, high = (f"{100 * end:.2f}" for end in found.measures["ece"])
+    assert table.headings[:5] == ["", "Accuracy %", "ECE %", "90 % interval", "AECE %"]
+    assert table.rows[0][:4] == ["as given", "56.67", "19.42", f"{low} to {high}"]
+    assert table.rows[0][-1] == f"{found.measures['brier'].value:.3f}"
+
+
+def test_people_can_be_given_as_an_array():
+    logits, labels, human = votes()
+    found = evaluate_arrays(logits, labels, human=torch.tensor(human), calibrators=(), resamples=20)
+    assert found.human["agreement"]["as given"] == pytest.approx(cal.human_agreement(cal.softmax(logits), human))
+    assert found.tables()[1].rows[0][:2] == ["one-hot labels", "–"]
+    with pytest.raises(SemmixError, match="people's labels do not fit"):
+        evaluate_arrays(logits, labels, human=human[:9])
+
+
+def test_an_evaluation_is_written(tmp_path):
+    page = evaluate_arrays(*predictions(), calibrators=(), resamples=20, name="mine").write(tmp_path / "out")
+    assert page == tmp_path / "out" / "report.html"
+    assert "Evaluation of mine" in page.read_text()
+    assert (tmp_path / "out" / "evaluation.md").read_text().startswith("# Evaluation of mine\n")
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["source"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        (np.ones((2, 3, 4)), [0, 1], r"'scores' has the wrong shape: \[2, 3, 4\]"),
+        (np.eye(2), np.zeros((2, 1, 1)), "array of labels has the wrong shape"),
+        (np.eye(2), ["a", "b"], "labels must hold numbers"),
+        ([], [], "scores must not be empty"),
+    ],
+)
+def test_arrays_that_cannot_be_evaluated(scores, labels, message):
+    with pytest.raises(SemmixError, match=message):
+        evaluate_arrays(scores, labels)

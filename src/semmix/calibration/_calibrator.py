@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,10 +18,9 @@ from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.files import read_json, read_tensors, write_json, write_tensors
 
 State = dict[str, Array]
-Self = TypeVar("Self", bound="Calibrator")
 
 
-@dataclass
+@dataclass(repr=False)
 class Calibrator:
     """Settings are fields, what was learnt is `state_`; a subclass adds `_learn` and `_apply`.
 
@@ -46,14 +45,18 @@ class Calibrator:
         """Return the metric that fitting must not make worse than the identity."""
         return nll
 
-    def fit(self: Self, logits: Any, labels: Any, *context: Any) -> Self:
+    def fit(self, logits: Any, labels: Any, *context: Any) -> Self:
         """Learn from held-out samples; what is worse than plain softmax there is not kept.
 
         `context` is what else a method needs of each sample: the proximity, for ProCal.
         """
         rows, context = self._check(logits, context)
-        _refuse_probs(rows)
-        labels = _hard_labels(labels, rows)
+        if rows.min() >= 0 and rows.max() <= 1 and np.allclose(rows.sum(1), 1, atol=1e-3):
+            seen = "every row lies in [0, 1] and sums to one"
+            raise SemmixError("these logits are probabilities", seen, "pass np.log(probs) instead")
+        labels = as_labels(labels, rows.shape)
+        if labels.ndim == 2:
+            raise SemmixError("calibrators learn from classes", "soft labels", "pass class indices [N]")
         self.num_classes_ = rows.shape[1]
         self.state_ = self._learn(rows, labels, *context)
         measure = self._criterion()
@@ -78,7 +81,7 @@ class Calibrator:
         """Return the settings by name, as scikit-learn expects."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
-    def set_params(self: Self, **params: Any) -> Self:
+    def set_params(self, **params: Any) -> Self:
         """Change settings by name, as scikit-learn expects."""
         for name, value in params.items():
             if name not in self.get_params():
@@ -94,10 +97,16 @@ class Calibrator:
         about = {"kind": type(self).__name__, "settings": asdict(self), "num_classes": self.num_classes_}
         write_json(Path(folder) / "calibrator.json", about)
 
+    def __repr__(self) -> str:
+        shown = {n: repr(value) for n, value in asdict(self).items() if value != getattr(type(self), n, ...)}
+        for name, values in getattr(self, "state_", {}).items():
+            shown[name] = f"{float(values):.4g}" if values.ndim == 0 else f"{list(values.shape)}"
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
     def _probs(self, logits: Array, context: tuple[Array, ...]) -> Array:
         return self._apply(self.state_, logits, *context) if self.state_ else softmax(logits)
 
-    def _fitted(self: Self) -> Self:
+    def _fitted(self) -> Self:
         if not hasattr(self, "state_"):
             name = type(self).__name__
             raise SemmixError(f"{name} is not fitted", "no state", "call fit(logits, labels) first")
@@ -138,20 +147,6 @@ def log_softmax(logits: Array) -> Array:
     """Return the logarithm of softmax over the last axis, exact even where softmax rounds to 0."""
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-
-
-def _hard_labels(labels: Any, logits: Array) -> Array:
-    labels = as_labels(labels, logits.shape)
-    if labels.ndim == 2:
-        raise SemmixError("calibrators learn from classes", "soft labels", "pass class indices [N]")
-    return labels
-
-
-def _refuse_probs(logits: Array) -> None:
-    inside = logits.min() >= 0 and logits.max() <= 1
-    if inside and np.allclose(logits.sum(1), 1, atol=1e-3):
-        seen = "every row lies in [0, 1] and sums to one"
-        raise SemmixError("these logits are probabilities", seen, "pass np.log(probs) instead")
 
 
 def _like(probs: Array, given: Any) -> Any:

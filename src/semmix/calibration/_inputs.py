@@ -58,8 +58,27 @@ def as_labels(labels: Any, shape: Sequence[int], ignore_index: int | None = None
         return targets
     if labels.ndim != 1:
         fix = f"pass class indices [N] or target distributions [N, {num_classes}]"
-        raise SemmixError("labels have the wrong shape", _shape(labels), fix)
-    return _check_classes(labels, num_classes, ignore_index)
+        raise SemmixError("labels have the wrong shape", f"shape {labels.shape}", fix)
+    if labels.dtype.kind == "f":
+        _check_finite(labels, "labels")
+        if (strange := labels[labels != np.rint(labels)]).size:
+            fix = "pass whole numbers, or distributions [N, K]"
+            raise SemmixError("labels must be class indices", strange[:3].tolist(), fix)
+    classes = labels.astype(np.int64)
+    used = classes if ignore_index is None else classes[classes != ignore_index]
+    if len(used) == 0:
+        raise SemmixError("every sample is ignored", f"all {num_rows} labels are {ignore_index}", "check ignore_index")
+    low, high = int(used.min()), int(used.max())
+    if low < 0 or high >= num_classes:
+        fix = f"classes go from 0 to {num_classes - 1}"
+        if low == 1 and high == num_classes:
+            fix = "they seem to start at 1: pass labels - 1"
+        elif low < 0:
+            fix += f"; ignore_index={low} skips that label"
+        else:
+            fix += "; predictions need a column for every class"
+        raise SemmixError("labels are out of range", f"from {low} to {high}", fix)
+    return classes
 
 
 def as_logits(logits: Any) -> Array:
@@ -80,7 +99,7 @@ def as_vector(values: Any, name: str) -> Array:
     """Return finite numbers `[N]` as a float64 array."""
     vector = as_finite(values, name)
     if vector.ndim != 1:
-        raise SemmixError(f"{name} must be a vector", _shape(vector), "pass one number per sample")
+        raise SemmixError(f"{name} must be a vector", f"shape {vector.shape}", "pass one number per sample")
     return vector
 
 
@@ -93,13 +112,22 @@ def as_finite(values: Any, name: str) -> Array:
 
 def as_rows(values: Any, name: str) -> Rows:
     """Return real numbers as a NumPy array or a detached tensor with at least one row."""
-    values = values.detach() if isinstance(values, Tensor) else _as_array(values, name)
+    if isinstance(values, Tensor):
+        values = values.detach()
+    else:
+        try:
+            values = np.asarray(values)
+        except (ValueError, TypeError) as error:
+            raise SemmixError(f"{name} must be rectangular", error, "pass an array [N, K]") from error
+        if values.dtype.kind not in "fiubc":
+            fix = "pass numbers; map class names to 0..K-1 first"
+            raise SemmixError(f"{name} must hold numbers", f"dtype {values.dtype}", fix)
     if values.is_complex() if isinstance(values, Tensor) else np.iscomplexobj(values):
         raise SemmixError(f"{name} must be real", values.dtype, "pass the real part")
     if values.ndim == 0:
         raise SemmixError(f"{name} must be an array", values.item(), "pass one row per sample")
     if len(values) == 0:
-        raise SemmixError(f"{name} must not be empty", _shape(values), "pass at least one sample")
+        raise SemmixError(f"{name} must not be empty", f"shape {tuple(values.shape)}", "pass at least one sample")
     # Torch subtracts no booleans.
     return values.int() if values.dtype == torch.bool else values
 
@@ -151,27 +179,17 @@ def _checked(probs: Rows, where: slice, name: str = "probs") -> Array:
     block = as_block(probs[where])
     # NaN and infinity reach the row sum, so that comparing sums finds them too.
     sums = np.einsum("nk->n", block)
-    summing = bool((np.abs(sums - 1) <= tolerance).all())
-    if not summing or float(block.min()) < -NEGATIVE_TOLERANCE:
-        _explain(block, sums, name, where.start)
-    return block
-
-
-def _explain(block: Array, sums: Array, name: str, first_row: int) -> None:
-    _check_finite(block, name, first_row)
+    if (np.abs(sums - 1) <= tolerance).all() and float(block.min()) >= -NEGATIVE_TOLERANCE:
+        return block
+    _check_finite(block, name, where.start)
     low, high = float(block.min()), float(block.max())
     if low < -NEGATIVE_TOLERANCE or high > 1 + HALF_SUM_TOLERANCE:
-        raise SemmixError(
-            f"{name} must lie in [0, 1]",
-            f"values from {low:.4g} to {high:.4g}",
-            "these look like logits: pass softmax(logits)",
-        )
+        fix = "these look like logits: pass softmax(logits)"
+        raise SemmixError(f"{name} must lie in [0, 1]", f"values from {low:.4g} to {high:.4g}", fix)
     row = int(np.abs(sums - 1).argmax())
-    raise SemmixError(
-        f"every row of {name} must sum to one",
-        f"row {first_row + row} sums to {float(sums[row]):.6g}",
-        "pass softmax outputs over all classes, or a vector [N] for one sigmoid output",
-    )
+    fix = "pass softmax outputs over all classes, or a vector [N] for one sigmoid output"
+    seen = f"row {where.start + row} sums to {float(sums[row]):.6g}"
+    raise SemmixError(f"every row of {name} must sum to one", seen, fix)
 
 
 def _check_finite(values: Array, name: str, first_row: int = 0) -> None:
@@ -183,49 +201,8 @@ def _check_finite(values: Array, name: str, first_row: int = 0) -> None:
         raise SemmixError(f"{name} hold NaN or infinity", seen, fix)
 
 
-def _as_array(values: Any, name: str) -> Array:
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise SemmixError(f"{name} must be rectangular", error, "pass an array [N, K]") from error
-    if array.dtype.kind not in "fiubc":
-        fix = "pass numbers; map class names to 0..K-1 first"
-        raise SemmixError(f"{name} must hold numbers", f"dtype {array.dtype}", fix)
-    return array
-
-
 def _check_two_dimensional(values: Any, name: str) -> Any:
     if values.ndim != 2 or values.shape[1] == 0:
         fix = "pass [N, K], classes last; for images use x.movedim(1, -1).reshape(-1, K)"
-        raise SemmixError(f"{name} have the wrong shape", _shape(values), fix)
+        raise SemmixError(f"{name} have the wrong shape", f"shape {tuple(values.shape)}", fix)
     return values
-
-
-def _check_classes(labels: Array, num_classes: int, ignore_index: int | None) -> Array:
-    if labels.dtype.kind == "f":
-        _check_finite(labels, "labels")
-        if (strange := labels[labels != np.rint(labels)]).size:
-            fix = "pass whole numbers, or distributions [N, K]"
-            raise SemmixError("labels must be class indices", strange[:3].tolist(), fix)
-    classes = labels.astype(np.int64)
-    used = classes if ignore_index is None else classes[classes != ignore_index]
-    if len(used) == 0:
-        seen = f"all {len(classes)} labels are {ignore_index}"
-        raise SemmixError("every sample is ignored", seen, "check ignore_index")
-    low, high = int(used.min()), int(used.max())
-    if low < 0 or high >= num_classes:
-        fix = _range_fix(low, high, num_classes)
-        raise SemmixError("labels are out of range", f"from {low} to {high}", fix)
-    return classes
-
-
-def _range_fix(low: int, high: int, num_classes: int) -> str:
-    if low == 1 and high == num_classes:
-        return "they seem to start at 1: pass labels - 1"
-    if low < 0:
-        return f"classes go from 0 to {num_classes - 1}; ignore_index={low} skips that label"
-    return f"classes go from 0 to {num_classes - 1}; predictions need a column for every class"
-
-
-def _shape(values: Any) -> str:
-    return f"shape {tuple(values.shape)}"

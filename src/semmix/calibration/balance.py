@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from tyro.conf import Positional
 
 from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.extras import import_object
 from semmix.core.files import write_bytes
 from semmix.core.progress import say
-from semmix.core.user_code import import_object
 
 Loss = Callable[[Any, Any], Any]
 """loss(p, q) of two probability vectors, NumPy arrays or torch tensors; smooth where p > 0."""

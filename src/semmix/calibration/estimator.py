@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from semmix.calibration._calibrator import Calibrator
 from semmix.calibration._inputs import Array, least_positive
-from semmix.calibration.temperature import TemperatureScaler
+from semmix.calibration.scaling import TemperatureScaler
 from semmix.core.errors import SemmixError
 
 

@@ -2,154 +2,215 @@
 
 `probs` is `[N, K]`, or `[N]`: the probability of class 1 of two. `labels` is `[N]` class indices,
 or `[N, K]` target distributions; "correct" then means the target's share of the predicted class.
-Samples labelled `ignore_index` are skipped; `class_weights` `[K]` weigh each sample by its label.
 Bins are `(lower, upper]`, of equal width unless said otherwise; a probability of 0 joins the first.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 
 from semmix.calibration._bins import BinSums, Reliability, bin_index, check_bins
 from semmix.calibration._inputs import Array, Rows, as_probs, check_samples, prob_blocks
-from semmix.calibration._toplabel import sample_weights, top_label
+from semmix.calibration._toplabel import RiskCoverage, sample_weights, top_label
 
 LEAST_HALF = float(np.finfo(np.float16).smallest_subnormal)
 """What a zero in float16 is taken for, since what is much smaller is written so."""
 
 
-def accuracy(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
-    """Return the share of samples whose most probable class is right (the first one, on a tie)."""
-    return top_label(probs, labels, ignore_index, class_weights).accuracy()
+class Chosen(TypedDict, total=False):
+    """Keywords of every metric of probabilities and labels: which samples count, and how much."""
+
+    ignore_index: int | None
+    """Samples with this label are skipped."""
+    class_weights: Any
+    """Weight of each class `[K]`, with which its samples count."""
 
 
-def ece(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
+def accuracy(probs: Any, labels: Any, **chosen: Unpack[Chosen]) -> float:
+    """Return the share of samples whose most probable class is right (the first one, on a tie).
+
+    Example:
+        >>> accuracy([[0.9, 0.1], [0.2, 0.8]], [0, 0])
+        0.5
+    """
+    return top_label(probs, labels, **chosen).accuracy()
+
+
+def ece(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
     """Return the expected calibration error, sum_m |B_m|/N * |confidence_m - accuracy_m|.
 
-    >>> round(ece([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4), 6)
-    0.3
+    Args:
+        probs: Probabilities `[N, K]`, or `[N]` of class 1 of two.
+        labels: Classes `[N]`, or distributions `[N, K]`.
+        bins: Bins of equal width.
+        chosen: `ignore_index`, a label to skip, and `class_weights` `[K]`; every metric takes them.
+
+    Returns:
+        A share between 0 and 1.
+
+    Raises:
+        SemmixError: If probabilities or labels are not what they should be.
+
+    Example:
+        >>> round(ece([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4), 6)
+        0.3
     """
-    return top_label(probs, labels, ignore_index, class_weights).ece(bins)
+    return top_label(probs, labels, **chosen).ece(bins)
 
 
-def aece(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
+def aece(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
     """Return the adaptive ECE: bins of equal count along the sorted confidences.
 
     Equal confidences are shared between neighbouring bins in proportion, so the order of the
     samples never matters and a constant confidence c at accuracy a gives |c - a|.
-    """
-    return top_label(probs, labels, ignore_index, class_weights).aece(bins)
-
-
-def oe(probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
-    """Return the overconfident part of ECE, sum_m |B_m|/N * max(confidence_m - accuracy_m, 0)."""
-    return top_label(probs, labels, ignore_index, class_weights).oe(bins)
-
-
-def ue(probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
-    """Return the underconfident part of ECE, so that OE + UE = ECE."""
-    return top_label(probs, labels, ignore_index, class_weights).ue(bins)
-
-
-def weighted_oe(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
-    """Return OE with every bin weighed by its mean confidence (Thulasidasan et al. 2019)."""
-    return top_label(probs, labels, ignore_index, class_weights).weighted_oe(bins)
-
-
-def weighted_ue(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
-    """Return UE with every bin weighed by its mean confidence."""
-    return top_label(probs, labels, ignore_index, class_weights).weighted_ue(bins)
-
-
-def mce(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
-    """Return the largest |confidence_m - accuracy_m| of any bin that holds a sample."""
-    return top_label(probs, labels, ignore_index, class_weights).mce(bins)
-
-
-def debiased_ece(
-    probs: Any,
-    labels: Any,
-    bins: int = 15,
-    power: int = 1,
-    *,
-    ignore_index: int | None = None,
-    class_weights: Any = None,
-) -> float:
-    """Return ECE less what sampling noise alone would show, never below 0.
 
     Args:
+        probs: Probabilities `[N, K]`, or `[N]` of class 1 of two.
+        labels: Classes `[N]`, or distributions `[N, K]`.
+        bins: Bins of equal count.
+        chosen: As of `ece`.
+
+    Example:
+        >>> round(aece([[0.9, 0.1], [0.8, 0.2]] * 5, [0, 0, 0, 1, 0] * 2), 6)
+        0.05
+    """
+    return top_label(probs, labels, **chosen).aece(bins)
+
+
+def oe(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
+    """Return the over-confident part of the ECE, sum_m |B_m|/N * max(confidence_m - accuracy_m, 0).
+
+    Arguments are those of `ece`.
+
+    Example:
+        >>> round(oe([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10, [0] * 6 + [1] * 4 + [0] * 10), 6)
+        0.15
+    """
+    return top_label(probs, labels, **chosen).oe(bins)
+
+
+def ue(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
+    """Return the under-confident part of the ECE, so that OE + UE = ECE.
+
+    Arguments are those of `ece`.
+
+    Example:
+        >>> round(ue([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10, [0] * 6 + [1] * 4 + [0] * 10), 6)
+        0.2
+    """
+    return top_label(probs, labels, **chosen).ue(bins)
+
+
+def weighted_oe(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
+    """Return OE with every bin weighed by its mean confidence (Thulasidasan et al. 2019)."""
+    return top_label(probs, labels, **chosen).weighted_oe(bins)
+
+
+def weighted_ue(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
+    """Return UE with every bin weighed by its mean confidence."""
+    return top_label(probs, labels, **chosen).weighted_ue(bins)
+
+
+def mce(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
+    """Return the largest |confidence_m - accuracy_m| of any bin that holds a sample.
+
+    Arguments are those of `ece`.
+
+    Example:
+        >>> round(mce([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10, [0] * 6 + [1] * 4 + [0] * 10), 6)
+        0.4
+    """
+    return top_label(probs, labels, **chosen).mce(bins)
+
+
+def debiased_ece(probs: Any, labels: Any, bins: int = 15, power: int = 1, **chosen: Unpack[Chosen]) -> float:
+    """Return the ECE less what sampling noise alone would show, never below 0.
+
+    Args:
+        probs: Probabilities `[N, K]`, or `[N]` of class 1 of two.
+        labels: Classes `[N]`, or distributions `[N, K]`.
+        bins: Bins of equal width.
         power: 1 for the ECE itself (mean absolute gap); 2 for the root of the mean squared gap with
             the unbiased estimator of Kumar, Liang and Ma 2019 (arXiv 1909.10155).
+        chosen: As of `ece`.
+
+    Example:
+        >>> debiased_ece([[0.75, 0.25]] * 10, [0] * 7 + [1] * 3)  # the ECE is 0.05
+        0.0
     """
-    return top_label(probs, labels, ignore_index, class_weights).debiased_ece(bins, power)
+    return top_label(probs, labels, **chosen).debiased_ece(bins, power)
 
 
-def smooth_ece(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
+def smooth_ece(probs: Any, labels: Any, **chosen: Unpack[Chosen]) -> float:
     """Return the smooth ECE: gaps under a Gaussian whose width equals the error it shows.
 
-    References:
-        Błasiok and Nakkiran, "Smooth ECE", 2024 (arXiv 2309.12236).
+    Błasiok and Nakkiran, "Smooth ECE", 2024 (arXiv 2309.12236). Arguments are those of `ece`.
+
+    Example:
+        >>> round(smooth_ece([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4), 3)
+        0.3
     """
-    return top_label(probs, labels, ignore_index, class_weights).smooth_ece()
+    return top_label(probs, labels, **chosen).smooth_ece()
 
 
-def classwise_ece(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> float:
-    """Return the mean over all K classes of the ECE of p_k against "the label is k"."""
-    probs, labels = check_samples(probs, labels, ignore_index)
-    weights = sample_weights(labels, class_weights, probs.shape[1])
+def classwise_ece(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> float:
+    """Return the mean over all K classes of the ECE of p_k against "the label is k".
+
+    Arguments are those of `ece`.
+
+    Example:
+        >>> round(classwise_ece([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4), 6)
+        0.3
+    """
+    probs, labels, weights = _weighed(probs, labels, **chosen)
     return classwise_sums(probs, labels, bins, weights).ece() / probs.shape[1]
 
 
-def nll(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
+def nll(probs: Any, labels: Any, **chosen: Unpack[Chosen]) -> float:
     """Return the mean negative log-likelihood in nats; the cross-entropy for soft labels.
 
     A probability of 0 counts as the smallest normal number of its type, in float16 as the smallest
-    of all, 6e-8: the result is finite.
+    of all, 6e-8: the result is finite. Arguments are those of `ece`.
+
+    Example:
+        >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
+        0.4904
     """
-    probs, labels = check_samples(probs, labels, ignore_index)
-    weights = sample_weights(labels, class_weights, probs.shape[1])
+    probs, labels, weights = _weighed(probs, labels, **chosen)
     return float(np.average(log_losses(probs, labels), weights=weights))
 
 
-def brier(probs: Any, labels: Any, *, ignore_index: int | None = None, class_weights: Any = None) -> float:
-    """Return the mean of sum_k (p_k - q_k)^2, between 0 and 2."""
-    probs, labels = check_samples(probs, labels, ignore_index)
-    weights = sample_weights(labels, class_weights, probs.shape[1])
+def brier(probs: Any, labels: Any, **chosen: Unpack[Chosen]) -> float:
+    """Return the mean of sum_k (p_k - q_k)^2, between 0 and 2.
+
+    Arguments are those of `ece`.
+
+    Example:
+        >>> brier([[0.5, 0.5], [0.25, 0.75]], [0, 1])
+        0.3125
+    """
+    probs, labels, weights = _weighed(probs, labels, **chosen)
     return float(np.average(squared_errors(probs, labels), weights=weights))
 
 
-def brier_decomposition(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> dict[str, float]:
+def brier_decomposition(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> dict[str, float]:
     """Return the parts of brier = reliability - resolution + uncertainty + within_bins.
 
     Murphy's decomposition of each class's p_k over bins, summed over classes. `within_bins` is what
     the bins hide (Stephenson et al. 2008); it falls to 0 as bins narrow.
     """
-    probs, labels = check_samples(probs, labels, ignore_index)
-    weights = sample_weights(labels, class_weights, probs.shape[1])
+    probs, labels, weights = _weighed(probs, labels, **chosen)
     sums = classwise_sums(probs, labels, bins, weights)
     share = sums.weight / sums.weight.sum(-1, keepdims=True)  # [K, bins]
     base_rate = sums.correct.sum(-1, keepdims=True) / sums.weight.sum(-1, keepdims=True)  # [K, 1]
     confidence, frequency = sums.means()
+    squares = 1.0 if labels.ndim == 1 else float(np.average((labels**2).sum(1), weights=weights))
     parts = {
         "reliability": float(np.nansum(share * (confidence - frequency) ** 2)),
         "resolution": float(np.nansum(share * (frequency - base_rate) ** 2)),
-        "uncertainty": _expected_square(labels, weights) - float((base_rate**2).sum()),
+        "uncertainty": squares - float((base_rate**2).sum()),
     }
     whole = float(np.average(squared_errors(probs, labels), weights=weights))
     binned = parts["reliability"] - parts["resolution"] + parts["uncertainty"]
@@ -161,11 +222,20 @@ def entropy(probs: Any) -> float:
     return float(np.mean(entropies(as_probs(probs))))
 
 
-def reliability(
-    probs: Any, labels: Any, bins: int = 15, *, ignore_index: int | None = None, class_weights: Any = None
-) -> Reliability:
+def reliability(probs: Any, labels: Any, bins: int = 15, **chosen: Unpack[Chosen]) -> Reliability:
     """Return each bin's edges, count, mean confidence and accuracy; NaN where a bin is empty."""
-    return top_label(probs, labels, ignore_index, class_weights).bin_sums(bins).reliability()
+    return top_label(probs, labels, **chosen).bin_sums(bins).reliability()
+
+
+def risk_coverage(probs: Any, labels: Any, **chosen: Unpack[Chosen]) -> RiskCoverage:
+    """Return the error rate among the most confident samples; equal confidences are accepted together."""
+    return top_label(probs, labels, **chosen).risk_coverage()
+
+
+def aurc(probs: Any, labels: Any, **chosen: Unpack[Chosen]) -> float:
+    """Return the area under the risk-coverage curve: the mean over k of the error rate among the k
+    most confident samples, in expectation over the order of ties."""
+    return top_label(probs, labels, **chosen).aurc()
 
 
 def log_losses(probs: Rows, labels: Array) -> Array:
@@ -227,8 +297,9 @@ def classwise_columns(
         yield cells.ravel(), tuple(column.ravel() for column in columns)
 
 
-def _expected_square(labels: Array, weights: Array | None) -> float:
-    """Return the mean of sum_k q_k^2, which is 1 for hard labels."""
-    if labels.ndim == 1:
-        return 1.0
-    return float(np.average((labels**2).sum(1), weights=weights))
+def _weighed(
+    probs: Any, labels: Any, ignore_index: int | None = None, class_weights: Any = None
+) -> tuple[Rows, Array, Array | None]:
+    """Return checked probabilities and labels, and each sample's weight where classes have weights."""
+    probs, labels = check_samples(probs, labels, ignore_index)
+    return probs, labels, sample_weights(labels, class_weights, probs.shape[1])

@@ -15,7 +15,7 @@ from semmix.calibration._inputs import Array
 from semmix.calibration.metrics import brier, classwise_sums
 
 
-@dataclass
+@dataclass(repr=False)
 class HistogramBinning(Calibrator):
     """Replaces p_k by how often class k was right in its bin (Zadrozny and Elkan 2001)."""
 
@@ -38,7 +38,7 @@ class HistogramBinning(Calibrator):
         return brier
 
 
-@dataclass
+@dataclass(repr=False)
 class IsotonicCalibrator(Calibrator):
     """Maps p_k by the best non-decreasing function (Zadrozny and Elkan 2002)."""
 
@@ -61,7 +61,7 @@ class IsotonicCalibrator(Calibrator):
         return brier
 
 
-@dataclass
+@dataclass(repr=False)
 class BetaCalibrator(Calibrator):
     """Maps p_k by a beta-shaped curve with two slopes and a shift (Kull et al. 2017)."""
 

@@ -20,7 +20,7 @@ from semmix.calibration.one_vs_rest import isotonic
 from semmix.core.errors import unknown_name
 
 
-@dataclass
+@dataclass(repr=False)
 class DensityRatioCalibrator(Calibrator):
     """Confidence from how dense right and wrong samples are around (confidence, proximity)."""
 
@@ -43,7 +43,7 @@ class DensityRatioCalibrator(Calibrator):
         return brier
 
 
-@dataclass
+@dataclass(repr=False)
 class BinMeanShiftCalibrator(Calibrator):
     """Maps the confidence by its own curve in each quantile bin of the proximity."""
 

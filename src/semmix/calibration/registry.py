@@ -9,9 +9,9 @@ from functools import partial
 from typing import Literal
 
 from semmix.calibration import agreement, metrics
+from semmix.calibration.metrics import aurc
 from semmix.calibration.neighbours import piece
 from semmix.calibration.ood import ood_auroc, ood_fpr
-from semmix.calibration.selective import aurc
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,13 @@ COMMANDS = {
     "keep": "Keep finished runs in a form small enough to commit.",
     "report": "Write one self-contained HTML page about finished runs.",
     "balance": "Ask whether a loss treats sharp and soft labels alike.",
+    "zoo list": "Show the trained models at hand, or those that a source offers.",
+    "zoo get": "Fetch a trained model from a server, a folder or the Hugging Face hub.",
     "doctor": "Show what is installed, and run a self-test.",
 }
 """What `semmix` lists. `generator train` is the class GeneratorTrainCommand in cli/generator.py."""
 
-RESUMING = {"fit", "data get", "generator train", "mix", "annotate", "train", "table"}
+RESUMING = {"fit", "data get", "generator train", "mix", "annotate", "train", "table", "zoo get"}
 """Commands that go on where they were stopped; the others begin anew."""
 
 

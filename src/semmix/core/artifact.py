@@ -1,7 +1,7 @@
 """What every stage leaves: a folder whose manifest names its inputs by digest.
 
-A stage that finds its folder finished does nothing, one that finds it half done goes on, one that
-finds it made from other inputs says so and stops.
+A stage that finds its folder finished does nothing, one that finds it half done goes on, one that finds it made from
+other inputs says so and stops.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semmix.core.errors import SemmixError
-from semmix.core.files import cannot_write, read_json, remove_leftovers, write_json
+from semmix.core.errors import SemmixError, require
+from semmix.core.files import read_json, remove_leftovers, write_json, writing
 from semmix.core.progress import say
 
 FORMAT = 1
 LOCK = ".lock"
 """A file in the folder of an artifact while a process works in it that must be alone."""
 TRIES = 10
-"""How often to take a lock that its last owner removes; more often, and files have no identity."""
+"""How often to take a lock that its last owner removes; beyond that, files have no identity here."""
 
 
 @dataclass
@@ -50,14 +50,16 @@ class Artifact:
 def begin_artifact(folder: Path, name: str, kind: str, inputs: dict[str, Any], keeps_parts: bool = True) -> Artifact:
     """Start or resume the artifact in `folder`; refuse one that was made from other inputs.
 
-    `inputs` holds plain JSON values: settings, and digests of what the stage reads. A stage that
-    keeps nothing before its end (`keeps_parts=False`) may begin anew with others.
+    `inputs` holds plain JSON values: settings, and digests of what the stage reads. A stage that keeps nothing before
+    its end (`keeps_parts=False`) may begin anew with others.
     """
     folder = Path(folder)
     if (folder / name).exists():
         artifact = open_artifact(folder, name, kind)
         if keeps_parts or artifact.finished:
-            _check_inputs(artifact, inputs)
+            changed = ", ".join(_differences(artifact.manifest["inputs"], inputs))
+            fix = "choose another output folder, or delete this one to make it again"
+            require(not changed, f"{folder} was made from other inputs", changed, fix)
             return artifact
     manifest = {"kind": kind, "format": FORMAT, "finished": False, "inputs": inputs}
     write_json(folder / name, manifest)
@@ -72,9 +74,9 @@ def working_alone(artifact: Artifact) -> Iterator[None]:
     """
     with locked(artifact.folder / LOCK) as held:
         if held:
-            if open_artifact(artifact.folder, artifact.name, artifact.manifest["kind"]).finished:
-                fix = "run the same command again: it finds the work done"
-                raise SemmixError("another process has just finished this", artifact.folder, fix)
+            finished = open_artifact(artifact.folder, artifact.name, artifact.manifest["kind"]).finished
+            fix = "run the same command again: it finds the work done"
+            require(not finished, "another process has just finished this", artifact.folder, fix)
             remove_leftovers(artifact.folder)
         yield
 
@@ -101,11 +103,9 @@ def _take(lock: Path, wait: bool) -> int | None:
     except ImportError:  # Windows
         return None
     for _ in range(TRIES):
-        try:
+        with writing(lock):
             lock.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
-        except OSError as error:
-            raise cannot_write(lock, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -143,16 +143,13 @@ def open_artifact(folder: Path, name: str, kind: str) -> Artifact:
     folder = Path(folder)
     if not (folder / name).exists():
         inner = folders_in(folder, name)
-        fix = f"the folder must hold {name}; check the path"
-        if inner:
-            fix = f"name one in it, such as {inner[0]}"
+        fix = f"name one in it, such as {inner[0]}" if inner else f"the folder must hold {name}; check the path"
         raise SemmixError(f"no {kind} here", folder, fix)
     manifest = read_json(folder / name)
-    if not isinstance(manifest, dict) or manifest.get("kind") != kind:
-        raise SemmixError(f"{folder / name} does not describe a {kind}", _kind(manifest), "check the path")
-    if manifest.get("format") != FORMAT:
-        seen = manifest.get("format")
-        raise SemmixError(f"{folder} has another format", seen, f"this version reads format {FORMAT}")
+    found = manifest.get("kind") if isinstance(manifest, dict) else type(manifest).__name__
+    require(found == kind, f"{folder / name} does not describe a {kind}", found, "check the path")
+    version = manifest.get("format")
+    require(version == FORMAT, f"{folder} has another format", version, f"this version reads format {FORMAT}")
     return Artifact(folder, name, _migrated(manifest))
 
 
@@ -166,31 +163,17 @@ def _migrated(manifest: dict[str, Any]) -> dict[str, Any]:
     return manifest
 
 
-def _kind(manifest: Any) -> Any:
-    return manifest.get("kind") if isinstance(manifest, dict) else type(manifest).__name__
-
-
-def _check_inputs(artifact: Artifact, inputs: dict[str, Any]) -> None:
-    changed = list(_differences(artifact.manifest["inputs"], inputs))
-    if changed:
-        raise SemmixError(
-            f"{artifact.folder} was made from other inputs",
-            ", ".join(changed),
-            "choose another output folder, or delete this one to make it again",
-        )
-
-
 def _differences(was: dict[str, Any], now: dict[str, Any], above: str = "") -> Iterator[str]:
     """Yield what differs in words, each setting by itself."""
+
+    def is_digest(value: Any) -> bool:
+        return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
     for key in {**was, **now}:
         old, new = was.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, f"{above}{key}.")
-        elif old != new and _is_digest(old) and _is_digest(new):
+        elif old != new and is_digest(old) and is_digest(new):
             yield f"{above}{key} changed"
         elif old != new:
             yield f"{above}{key} was {old!r}, now {new!r}"
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None

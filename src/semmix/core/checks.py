@@ -6,50 +6,43 @@ import math
 
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 
 def check_positive(**settings: float) -> None:
     """Refuse what makes sense only above zero, and what is no number."""
     for name, value in settings.items():
-        if not 0 < value < math.inf:
-            raise SemmixError(f"{name} must be positive", value, f"choose {name} > 0")
+        require(0 < value < math.inf, f"{name} must be positive", value, f"choose {name} > 0")
 
 
 def check_not_negative(**settings: float) -> None:
     """Refuse what makes no sense below zero, and what is no number."""
     for name, value in settings.items():
-        if not 0 <= value < math.inf:
-            raise SemmixError(f"{name} must not be negative", value, f"choose {name} >= 0")
+        require(0 <= value < math.inf, f"{name} must not be negative", value, f"choose {name} >= 0")
 
 
 def check_share(**settings: float) -> None:
-    """Refuse what is no part of a whole."""
+    """Refuse what lies outside [0, 1)."""
     for name, value in settings.items():
-        if not 0 <= value < 1:
-            raise SemmixError(f"{name} must be a share", value, f"choose 0 <= {name} < 1")
+        require(0 <= value < 1, f"{name} must be a share between 0 and 1", value, f"choose 0 <= {name} < 1")
 
 
 def check_two_classes(labels: Tensor, learner: str) -> None:
     """Refuse training images of one class: nothing to tell apart, nothing to mix."""
     num_classes = len(labels.unique())
-    if num_classes < 2:
-        seen = f"{num_classes} in {len(labels)} training images"
-        fix = "give two class folders at least, each with images of one kind"
-        raise SemmixError(f"a {learner} needs two classes", seen, fix)
+    seen = f"{num_classes} in {len(labels)} training images"
+    fix = "give two class folders at least, each with images of one kind"
+    require(num_classes >= 2, f"a {learner} needs two classes", seen, fix)
 
 
 def check_held_out(**num_images: int) -> None:
     """Refuse an empty validation or test split: without it a run cannot be measured."""
     for split, num in num_images.items():
-        if num == 0:
-            fix = "hold some images out"
-            raise SemmixError(f"a classifier is measured on its {split} split", "no images", fix)
+        require(num, f"a classifier is measured on its {split} split", "no images", "hold some images out")
 
 
 def check_square(image_shape: tuple[int, int, int]) -> None:
     """Refuse other images: a trained network knows one size, and would be shown squares of it."""
     _, height, width = image_shape
-    if height != width:
-        fix = f"scale and crop them, as by --size {min(height, width)}"
-        raise SemmixError("a classifier wants square images", f"{height} x {width}", fix)
+    fix = f"scale and crop them, as by --size {min(height, width)}"
+    require(height == width, "a classifier wants square images", f"{height} x {width}", fix)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import explaining, require
 from semmix.core.files import printable
 
 N = TypeVar("N", bound=torch.nn.Module)
@@ -24,21 +24,16 @@ def pick_device(name: str = "auto") -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
         name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    try:
+    with explaining("unknown device", "use auto, cpu, cuda or cuda:1", RuntimeError, seen=repr(name)):
         device = torch.device(name)
-    except RuntimeError as error:
-        raise SemmixError("unknown device", repr(name), "use auto, cpu, cuda or cuda:1") from error
     fix = "use --device cpu or auto"
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SemmixError("no CUDA device here", repr(name), fix)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        seen = f"{name!r}, there are {torch.cuda.device_count()}"
-        raise SemmixError("no such CUDA device here", seen, fix)
-    if device.type not in ("cpu", "cuda"):  # torch knows names of devices it was not built for
-        try:
+    if device.type == "cuda":
+        require(torch.cuda.is_available(), "no CUDA device here", repr(name), fix)
+        num = torch.cuda.device_count()
+        require((device.index or 0) < num, "no such CUDA device here", f"{name!r}, there are {num}", fix)
+    elif device.type != "cpu":  # torch knows names of devices it was not built for
+        with explaining("this device cannot be used here", fix, Exception, seen=repr(name)):
             torch.zeros(1, device=device).item()
-        except Exception as error:
-            raise SemmixError("this device cannot be used here", repr(name), fix) from error
     return device
 
 
@@ -53,20 +48,15 @@ def rank_and_world() -> tuple[int, int]:
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-def _program() -> str:
-    """Return what was called, such as `semmix`, also where it was by `python -m semmix`."""
-    module = getattr(sys.modules["__main__"], "__spec__", None)
-    is_ours = module is not None and module.name == "semmix.__main__"
-    return "semmix" if is_ours else os.path.basename(sys.argv[0])
-
-
 def describe_environment() -> dict[str, Any]:
     """Return versions, device, command and time, as written to `env.json`."""
     import numpy
 
     from semmix import __version__
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    is_ours = module is not None and module.name == "semmix.__main__"  # called by `python -m semmix`
+    program = "semmix" if is_ours else os.path.basename(sys.argv[0])
     return {
         "semmix": __version__,
         "python": platform.python_version(),
@@ -74,7 +64,7 @@ def describe_environment() -> dict[str, Any]:
         "numpy": numpy.__version__,
         "platform": platform.platform(),
         "cpu_threads": torch.get_num_threads(),
-        "gpu": gpu,
-        "command": printable(shlex.join([_program(), *sys.argv[1:]])),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": printable(shlex.join([program, *sys.argv[1:]])),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -1,7 +1,8 @@
-"""The one error users see, and helpers that answer a misspelt name and keep long lists short."""
+"""The one error users see, ways to raise it, and helpers that answer a misspelt name and keep long lists short."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class SemmixError(ValueError):
@@ -13,6 +14,21 @@ class SemmixError(ValueError):
 
     def __reduce__(self):  # errors of worker processes travel as their three parts
         return SemmixError, (self.what, str(self.seen), self.fix)
+
+
+def require(holds: object, what: str, seen: object, fix: str) -> None:
+    """Raise a `SemmixError` unless something holds."""
+    if not holds:
+        raise SemmixError(what, seen, fix)
+
+
+@contextlib.contextmanager
+def explaining(what: str, fix: str, *errors: type[Exception], seen: object = None) -> Iterator[None]:
+    """Turn these errors of the code inside into a `SemmixError`; what was seen is the error unless given."""
+    try:
+        yield
+    except errors as error:
+        raise SemmixError(what, error if seen is None else seen, fix) from error
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> SemmixError:

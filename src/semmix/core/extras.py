@@ -1,12 +1,14 @@
-"""Optional packages: imported where they are needed, with the command that installs a missing one."""
+"""What is imported by name when it is needed: optional packages, and the user's own code."""
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import explaining
 
 CLONE = Path(__file__).resolve().parents[3]
 
@@ -17,13 +19,23 @@ def import_extra(module: str, extra: str, user: str) -> Any:
     >>> import_extra("json", "clip", "clip:NAME").loads("[1]")
     [1]
     """
-    try:
+    with explaining(f"{user} needs {module.partition('.')[0]}", install_command(extra), ImportError):
         return import_module(module)
-    except ImportError as error:
-        raise SemmixError(f"{user} needs {module.partition('.')[0]}", error, install_command(extra)) from error
 
 
 def install_command(extra: str) -> str:
     """Return the command that installs the optional packages, from the clone where semmix runs from one."""
     source = CLONE if (CLONE / "pyproject.toml").is_file() else "semmix"
     return f"pip install '{source}[{extra}]'"
+
+
+def import_object(path: str, kind: str, fix: str) -> Any:
+    """Return what `package.module:name` stands for; `kind` and `fix` go into the error.
+
+    Modules in the current folder are found too, however semmix was started.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    module, _, name = path.partition(":")
+    with explaining(f"cannot load {kind} {path}", fix, ImportError, AttributeError, ValueError):
+        return getattr(import_module(module), name)

@@ -14,24 +14,23 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, explaining, require
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success flush it to disk and rename it to `path`."""
-    path, temporary = Path(path), None
-    try:
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # see remove_leftovers
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _new_file(path)
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        if temporary:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # as private as the user's umask says
+        try:
+            yield temporary
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
             temporary.unlink(missing_ok=True)
 
 
@@ -44,27 +43,19 @@ def remove_leftovers(folder: Path) -> None:
 
 def remove_file(path: Path) -> None:
     """Remove `path` if it is there."""
-    try:
+    with writing(path):
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Explain what the system says of a file that cannot be written or removed."""
+    try:
+        yield
     except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def cannot_write(path: Path, error: OSError) -> SemmixError:
-    """Return the error for a file that cannot be written or removed."""
-    return SemmixError(
-        f"cannot write {path}",
-        error.strerror or error,
-        "free some space or choose a writable folder, then run the same command again; "
-        "everything finished so far is kept",
-    )
-
-
-def _new_file(path: Path) -> Path:
-    """Return an empty file beside `path`; it is as private as the user's umask says."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # see remove_leftovers
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    return temporary
+        fix = "free some space or choose a writable folder, then run the same command again; "
+        fix += "everything finished so far is kept"
+        raise SemmixError(f"cannot write {path}", error.strerror or error, fix) from error
 
 
 def cache_folder(name: str) -> Path:
@@ -95,12 +86,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Return the JSON value in `path`."""
-    try:
+    fix = "check the path, or delete the file and make it again"
+    with explaining(f"cannot read {path}", fix, OSError, ValueError):
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SemmixError(
-            f"cannot read {path}", error, "check the path, or delete the file and make it again"
-        ) from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any = None) -> None:
@@ -114,23 +102,20 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any =
 
 
 DAMAGED = "the file is missing or damaged: make it again"
-"""What to do about a file of tensors, where nobody knows better."""
+"""What to do about a file of tensors, unless a caller knows better."""
 
 
 def read_tensors(path: Path, fix: str = DAMAGED) -> dict[str, torch.Tensor]:
     """Return the tensors in `path`; `fix` says what to do where it cannot be read."""
-    try:
+    with explaining(f"cannot read {path}", fix, OSError, SafetensorError):
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SemmixError(f"cannot read {path}", error, fix) from error
 
 
 def read_named_tensors(path: Path, *names: str) -> list[torch.Tensor]:
     """Return the tensors of these names in `path`."""
     tensors = read_tensors(path)
     for name in names:
-        if name not in tensors:
-            raise SemmixError(f"{path} holds no {name!r}", ", ".join(tensors) or "nothing", DAMAGED)
+        require(name in tensors, f"{path} holds no {name!r}", ", ".join(tensors) or "nothing", DAMAGED)
     return [tensors[name] for name in names]
 
 

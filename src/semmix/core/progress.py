@@ -1,9 +1,11 @@
 """Progress of long work: a bar with the remaining time in a terminal, plain lines otherwise."""
 
 import os
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import parent_process
 from typing import Protocol
@@ -20,6 +22,15 @@ class Progress(Protocol):
 def say(text: str) -> None:
     """Print one line for the person watching."""
     print(text, flush=True)
+
+
+def tell(title: str, lines: Sequence[str]) -> None:
+    """Print a title and a list of lines under it, wrapped to the width of the terminal."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    wrap = textwrap.TextWrapper(
+        width, initial_indent="  - ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    say("\n".join([title, *map(wrap.fill, lines)]))
 
 
 def harmless(text: str) -> str:
@@ -41,8 +52,12 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Progress]:
     Of several processes only the first shows a bar; they would draw over each other.
     """
     if sys.stdout.isatty() and os.environ.get("RANK", "0") == "0" and parent_process() is None:
-        with _rich_bar(title, total, done) as bar:
-            yield bar
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        before, after = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+        with RichProgress(before, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), after) as bar:
+            yield _RichBar(bar, title, total, done)
     else:
         lines = _Lines(title, total, done)
         yield lines
@@ -74,23 +89,8 @@ class _Lines:
 
 
 class _RichBar:
-    def __init__(self, bar, task):
-        self.bar, self.task = bar, task
+    def __init__(self, bar, title: str, total: int, done: int):
+        self.bar, self.task = bar, bar.add_task(title, total=total, completed=done, note="")
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         self.bar.update(self.task, advance=amount, **({"note": note} if note else {}))
-
-
-@contextmanager
-def _rich_bar(title: str, total: int, done: int) -> Iterator[_RichBar]:
-    from rich import progress as rich_progress
-
-    columns = (
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
-        rich_progress.MofNCompleteColumn(),
-        rich_progress.TimeRemainingColumn(),
-        rich_progress.TextColumn("{task.fields[note]}"),
-    )
-    with rich_progress.Progress(*columns) as bar:
-        yield _RichBar(bar, bar.add_task(title, total=total, completed=done, note=""))

@@ -18,6 +18,7 @@ from semmix.core.files import cache_folder
 PREFIX = "zoo:"
 GROUP = "semmix.zoo"
 MANIFEST = "generator.json"
+HOW_TO_GET = "to get more: `pip install ./zoo` in a clone of semmix, or `semmix zoo get NAME --from SOURCE`"
 
 
 def zoo_folders() -> list[Path]:
@@ -48,26 +49,20 @@ def fetched_folder() -> Path:
     return cache_folder("zoo")
 
 
-def zoo_names() -> list[str]:
-    """Return the names that `zoo:NAME` may take, sorted."""
-    return sorted(_entries())
+def zoo_entries() -> dict[str, Path]:
+    """Return the folder of every model; names are compared as they are written, on every file system."""
+    found = (manifest.parent for zoo in reversed(zoo_folders()) for manifest in zoo.glob(f"*/{MANIFEST}"))
+    return {folder.name: folder for folder in found}
 
 
 def find_zoo(name: str) -> Path:
-    """Return the folder of the zoo's entry `name`, given with or without `zoo:` in front."""
+    """Return the folder of the zoo's model `name`, given with or without `zoo:` in front."""
     name = name.removeprefix(PREFIX)
-    found = _entries()
+    found = zoo_entries()
     if name in found:
         return found[name]
     error = unknown_name("zoo generator", name, found or ["none"])
-    fix = f"{error.fix}; more by `semmix zoo get NAME`, or in a clone by `pip install ./zoo`"
-    raise SemmixError(error.what, error.seen, fix)
-
-
-def _entries() -> dict[str, Path]:
-    """Return the folder of every name; names are compared as they are written, on every file system."""
-    found = (manifest.parent for zoo in reversed(zoo_folders()) for manifest in zoo.glob(f"*/{MANIFEST}"))
-    return {folder.name: folder for folder in found}
+    raise SemmixError(error.what, error.seen, f"{error.fix}; {HOW_TO_GET}")
 
 
 def is_zoo_name(spec: str | Path) -> bool:

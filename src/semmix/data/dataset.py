@@ -16,7 +16,7 @@ CHUNK = 1024  # images copied at a time
 FLAT = 1e-3  # below this deviation of pixels in [0, 1] a channel shows nothing but rounding
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """Images and their labels; `digest` names exactly these, in exactly this order."""
 
@@ -35,6 +35,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self)} images of {' x '.join(map(str, self.images.shape[1:]))})"
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over shape, pixels in HWC order and labels."""
@@ -50,7 +53,7 @@ class Split:
         """SHA-256 over label byte and HWC pixels, of each image."""
         images = (image for pixels in self._pixel_chunks() for image in pixels)
         return [
-            hashlib.sha256(_label_bytes(label) + image.tobytes()).digest()
+            hashlib.sha256(label.to_bytes(max(1, (label.bit_length() + 7) // 8), "big") + image.tobytes()).digest()
             for label, image in zip(self.labels.tolist(), images, strict=True)
         ]
 
@@ -101,10 +104,6 @@ class Split:
         return mean.tolist(), std.tolist()
 
 
-def _label_bytes(label: int) -> bytes:
-    return label.to_bytes(max(1, (label.bit_length() + 7) // 8), "big")
-
-
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The parts of a data set as published (`train`, `test`), before a protocol splits them."""
@@ -113,7 +112,7 @@ class Parts:
     class_names: tuple[str, ...] = ()  # empty where the source does not tell
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A named data set, split for training, choosing and testing."""
 
@@ -122,6 +121,10 @@ class Dataset:
     train: Split
     val: Split
     test: Split
+
+    def __repr__(self) -> str:
+        nums = ", ".join(f"{len(split)} {name}" for name, split in self.splits.items())
+        return f"Dataset({self.name!r}: {nums}, {self.num_classes} classes, {' x '.join(map(str, self.image_shape))})"
 
     @property
     def num_classes(self) -> int:

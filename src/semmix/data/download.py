@@ -1,5 +1,6 @@
 """Download with resume: what has arrived is kept, whatever ends the attempt."""
 
+import contextlib
 import hashlib
 import http.client
 import os
@@ -19,11 +20,11 @@ NUM_ATTEMPTS = 4
 
 
 def fetch(download: Download, folder: Path) -> Path:
-    """Return the path of the downloaded file, whole and of the right MD5."""
+    """Return the path of the downloaded file, whole and of the right digest."""
     path = folder / download.file_name
     partial = path.with_name(f"{path.name}.part")
     try:
-        if not path.exists() or _md5(path) != download.md5:
+        if not path.exists() or _digest(path, download) != download.digest:
             folder.mkdir(parents=True, exist_ok=True)
             _fetch_rest(download, partial)
             _check_whole(download, partial)
@@ -36,11 +37,11 @@ def fetch(download: Download, folder: Path) -> Path:
 
 
 def _check_whole(download: Download, partial: Path) -> None:
-    seen = _md5(partial)
-    if seen != download.md5:
+    seen = _digest(partial, download)
+    if seen != download.digest:
         partial.unlink()
-        fix = f"{download.md5} is expected; run the command again, or import the file yourself"
-        raise SemmixError(f"{download.file_name} is damaged", f"MD5 {seen}", fix)
+        fix = f"{download.digest} is expected; run the command again, or get the file another way"
+        raise SemmixError(f"{download.file_name} is damaged", f"{download.algorithm.upper()} {seen}", fix)
 
 
 def _failed(download: Download, why: object, partial: Path) -> SemmixError:
@@ -86,19 +87,18 @@ def _copy(response: http.client.HTTPResponse, file: BinaryIO, title: str, have: 
     length = response.length  # None where the server does not tell
     total = have + (length or 0)
     received = 0
-    with progress(f"{title} (MiB)", total // MIB, done=have // MIB) as bar:
+    large = length is None or total >= MIB
+    with progress(f"{title} (MiB)", total // MIB, done=have // MIB) if large else contextlib.nullcontext() as bar:
         while block := response.read(BLOCK):
             before = have + received
             file.write(block)
             received += len(block)
-            bar.advance((before + len(block)) // MIB - before // MIB)
+            if bar:
+                bar.advance((before + len(block)) // MIB - before // MIB)
     if length is not None and received < length:
         raise _ShortError(f"only {have + received} of {total} bytes arrived")
 
 
-def _md5(path: Path) -> str:
-    total = hashlib.md5(usedforsecurity=False)
+def _digest(path: Path, download: Download) -> str:
     with open(path, "rb") as file:
-        while block := file.read(MIB):
-            total.update(block)
-    return total.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.new(download.algorithm, usedforsecurity=False)).hexdigest()

@@ -16,31 +16,14 @@ from semmix.data.decoding import SUFFIXES
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 COLUMNS = {
-    "path": (
-        "path",
-        "file",
-        "filename",
-        "file_name",
-        "filepath",
-        "file_path",
-        "image",
-        "image_path",
-        "img",
-        "img_path",
-    ),
-    "label": ("label", "class", "class_name", "category", "target", "y"),
-    "split": ("split", "part", "subset", "set", "partition"),
+    "path": "path file filename file_name filepath file_path image image_path img img_path",
+    "label": "label class class_name category target y",
+    "split": "split part subset set partition",
 }
-PART_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
-}
+"""Names that a column may have, the likeliest first."""
+PARTS = {"train": "train training", "val": "val valid validation dev", "test": "test testing"}
+PART_NAMES = {name: part for part, names in PARTS.items() for name in names.split()}
+"""The part that any of its usual names means."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +42,7 @@ def read_table(table: Path) -> list[TableRow]:
     except (OSError, UnicodeDecodeError) as error:
         raise SemmixError(f"cannot read {table}", error, "check the path; UTF-8 is read") from error
     is_json = table.suffix.lower() == ".jsonl"
-    records = _json_records(table, text) if is_json else _csv_records(table, text)
+    records = list((_json_records if is_json else _csv_records)(table, text))
     if not records:
         raise SemmixError(f"{table} has no rows", "0 rows", "give every image a path and a label")
     columns = _find_columns(table, records[0][1])
@@ -71,11 +54,7 @@ def read_table(table: Path) -> list[TableRow]:
     return rows
 
 
-def _json_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
-    return list(_parse_json_lines(table, text))
-
-
-def _parse_json_lines(table: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _json_records(table: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
     for line, content in enumerate(text.split("\n"), 1):  # labels may hold other line ends
         if not content.strip():
             continue
@@ -90,53 +69,48 @@ def _parse_json_lines(table: Path, text: str) -> Iterator[tuple[int, dict[str, s
         yield line, {key: "" if v is None else str(v) for key, v in record.items()}
 
 
-def _csv_records(table: Path, text: str) -> list[tuple[int, dict[str, str]]]:
-    rows = _csv_rows(table, text)
-    if not rows:
-        return []
-    head = [cell.strip() for cell in rows[0][1]]
-    if any(_is_image_name(cell) for cell in head):  # no header: the path, then the label
-        head = ["path", "label", "split"][: len(head)]
-        if not _is_image_name(rows[0][1][0]):
-            head[:2] = ["label", "path"]
-    else:
-        rows = rows[1:]
-    return [(line, dict(zip(head, map(str.strip, row), strict=False))) for line, row in rows]
-
-
-def _csv_rows(table: Path, text: str) -> list[tuple[int, list[str]]]:
-    """Return the rows that hold something, each with the line where it ends."""
+def _csv_records(table: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows that hold something, each with the line where it ends."""
     delimiter = delimiter_of(text.partition("\n")[0])
     # Unless strict, a quotation mark that is not closed takes the rest of the file for a label;
     # but blanks behind one that closes, as in aligned columns, are no mistake.
     text = re.sub(rf'(?<!")" +(?=[{delimiter}\r\n]|$)', '"', text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[tuple[int, list[str]]] = []
+    head: list[str] = []
+    start = 1  # of the row that is read next
     try:
         for row in reader:
-            rows.append((reader.line_num, row))
+            cells, start = [cell.strip() for cell in row], reader.line_num + 1
+            if not any(cells):
+                continue
+            if not head:
+                has_header = not any(map(_is_image_name, cells))
+                head = cells if has_header else ["path", "label", "split"][: len(cells)]
+                if has_header:
+                    continue
+                if not _is_image_name(cells[0]):
+                    head[:2] = ["label", "path"]
+            yield reader.line_num, dict(zip(head, cells, strict=False))
     except csv.Error as error:
-        start = (rows[-1][0] if rows else 0) + 1
         fix = "close every quotation mark, and double those inside of a label"
         raise SemmixError(f"{table} line {start} is not CSV", error, fix) from error
-    return [(line, row) for line, row in rows if any(cell.strip() for cell in row)]
 
 
 def _is_image_name(cell: str) -> bool:
-    return cell.strip().lower().endswith(SUFFIXES)
+    return cell.lower().endswith(SUFFIXES)
 
 
 def _find_columns(table: Path, first: dict[str, str]) -> dict[str, str | None]:
     """Return which column holds the path, the label and, perhaps, the split."""
     by_lower = {name.lower(): name for name in first}
     columns = {
-        meaning: next((by_lower[name] for name in names if name in by_lower), None)
+        meaning: next((by_lower[name] for name in names.split() if name in by_lower), None)
         for meaning, names in COLUMNS.items()
     }
     for meaning in ("path", "label"):
         if columns[meaning] is None:
             seen = f"columns {', '.join(first)}" if first else "no columns"
-            fix = f"name one of them {' or '.join(COLUMNS[meaning][:3])}"
+            fix = f"name one of them {' or '.join(COLUMNS[meaning].split()[:3])}"
             raise SemmixError(f"{table} has no column for the {meaning}", seen, fix)
     return columns
 

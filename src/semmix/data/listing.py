@@ -15,9 +15,8 @@ from semmix.core.errors import SemmixError
 from semmix.core.files import printable
 from semmix.data.decoding import SUFFIXES
 from semmix.data.folder_report import FolderReport, Problem
-from semmix.data.image_table import PART_NAMES, TABLE_SUFFIXES, read_table
+from semmix.data.image_table import PART_NAMES, PARTS, TABLE_SUFFIXES, read_table
 
-PARTS = ("train", "val", "test")
 HIDDEN = ("__MACOSX", "__pycache__")
 """Folders that programs leave behind; like names with a dot in front, they are not mentioned."""
 

@@ -3,17 +3,20 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from semmix.core.artifact import open_artifact
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.progress import say
-from semmix.data.dataset import Dataset
+from semmix.data.dataset import Dataset, Split
 from semmix.data.image_folder import load_folder
 from semmix.data.imported import KIND, MANIFEST, data_root, load_parts
 from semmix.data.known import CATALOG, Entry
 from semmix.data.listing import PARTS, looks_like_path
-from semmix.data.sklearn_digits import load_digits
-from semmix.data.splitting import PROTOCOLS, long_tail, split_parts, take
+from semmix.data.splitting import PROTOCOLS, long_tail, split_parts, stratified_order, take
 
+NUM_DIGITS = 300  # to train, and for val: few, so that over-confidence is real
 KEPT_FILES = (MANIFEST, *(f"{part}.safetensors" for part in PARTS))
 """What a folder holds in which `semmix fit` keeps the images it has read and split."""
 
@@ -38,29 +41,40 @@ def load_dataset(
     """Return a data set, split by `protocol` and `seed`.
 
     Args:
-        name: one of `list_datasets()`, or the path of an image folder.
-        root: where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets if None.
-        protocol: `code` holds out a tenth of the training images as val, `paper` half of the test
-            images.
-        seed: of the split.
-        train_size: number of training images, the classes in their proportions; all if None, but
-            300 for digits.
-        imbalance: size of the largest class over that of the smallest, for a long tail.
-        size: height and width to which the images are scaled and cropped.
-        strict: refuse an image folder with unusable files instead of skipping them.
-        max_resident_gib: leave the images of a folder that needs more memory in their files
+        name: One of `list_datasets()`, or the path of an image folder, or of a table of paths and labels.
+        root: Where imported data sets live; $SEMMIX_DATA or ~/.cache/semmix/datasets if None.
+        protocol: `code` holds out a tenth of the training images as val, `paper` half of the test images.
+        seed: Of the split.
+        train_size: Number of training images, the classes in their proportions; all if None, but 300 for digits.
+        imbalance: Size of the largest class over that of the smallest, for a long tail.
+        size: Height and width to which the images are scaled and cropped.
+        strict: Refuse an image folder with unusable files instead of skipping them.
+        max_resident_gib: Leave the images of a folder that needs more memory in their files
             (`StreamedImages`); training can use them so.
+
+    Returns:
+        The data set: `train`, `val` and `test` are splits with `images` (uint8 [N, C, H, W]) and `labels`.
+
+    Raises:
+        SemmixError: If there is no such data set or folder, if it was not imported, or if an option does not fit it.
+
+    Example:
+        >>> data = load_dataset("digits", train_size=100)
+        >>> data
+        Dataset('digits': 100 train, 300 val, 1397 test, 10 classes, 1 x 8 x 8)
+        >>> data.train.images.shape, data.train.labels[:3]
+        (torch.Size([100, 1, 8, 8]), tensor([1, 5, 6]))
     """
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
     if size is not None and size < 1:
         raise SemmixError("size must be at least 1", size, "32 or 64 are usual")
     if name == "digits":
-        dataset = load_digits(seed, train_size)
+        dataset = _load_digits(seed, train_size)
         train_size = None  # done: what digits does not train on, it tests on
     elif name in CATALOG:
         dataset = _load_stored(CATALOG[str(name)], data_root(root), protocol, seed)
-    elif _is_kept(Path(name)):
+    elif all((Path(name) / kept).exists() for kept in KEPT_FILES):
         draws = train_size is not None or imbalance is not None  # by the seed, from what was split
         dataset = _load_kept(Path(name), protocol, 0 if draws else seed)
     else:
@@ -73,6 +87,22 @@ def load_dataset(
     return dataset if size is None else dataset.resized(size)
 
 
+def _load_digits(seed: int, train_size: int | None) -> Dataset:
+    """Return scikit-learn's 1,797 digits: `train_size` (300) to train, 300 to choose, all others to test."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)  # grey values 0..16, [1797, 64]
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    every = Split(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
+    num_train = NUM_DIGITS if train_size is None else train_size
+    if not 0 < num_train < len(every) - NUM_DIGITS:
+        fix = f"choose 1 to {len(every) - NUM_DIGITS - 1}"
+        raise SemmixError("train_size does not fit the digits", train_size, fix)
+    parts = stratified_order(every, seed).tensor_split([NUM_DIGITS, NUM_DIGITS + num_train])
+    val, train, test = map(every.select, parts)
+    return Dataset("digits", tuple(map(str, range(10))), train, val, test)
+
+
 def _load_stored(entry: Entry, root: Path, protocol: str, seed: int) -> Dataset:
     parts = load_parts(entry.name, root)
     test = parts.splits["test"]
@@ -81,11 +111,6 @@ def _load_stored(entry: Entry, root: Path, protocol: str, seed: int) -> Dataset:
         return Dataset(entry.name, parts.class_names, nothing, nothing, test)
     splits = split_parts(parts.splits["train"], test, protocol, seed, entry.stratified)
     return Dataset(entry.name, parts.class_names, *splits)
-
-
-def _is_kept(folder: Path) -> bool:
-    """Return whether this is where `semmix fit` keeps the images it has read and split."""
-    return all((folder / name).exists() for name in KEPT_FILES)
 
 
 def _load_kept(folder: Path, protocol: str, seed: int) -> Dataset:

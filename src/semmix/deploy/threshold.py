@@ -17,7 +17,7 @@ import numpy as np
 from tyro.conf import Positional
 
 from semmix.calibration import Interval, TemperatureScaler, TopLabel, top_label
-from semmix.calibration.temperature import none_wrong
+from semmix.calibration.scaling import none_wrong
 from semmix.core.errors import SemmixError
 from semmix.core.files import write_json
 from semmix.core.progress import say

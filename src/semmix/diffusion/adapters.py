@@ -24,16 +24,12 @@ DECODE_BATCH = 16  # images a VAE decodes at once: it needs far more memory than
 class AdapterConfig:
     """What the files of a foreign model do not tell; `semmix.json` in its folder."""
 
-    prompts: tuple[str, ...] = ()
-    """Stable Diffusion's prompt for each class."""
+    prompts: tuple[str, ...] = ()  # Stable Diffusion's prompt for each class
     mixing: Literal["conditions", "outputs"] = "conditions"
     """Mix what the network is told (embeddings), or what it answers (one evaluation per class)."""
-    guidance: float = 1.0
-    """Classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off."""
-    num_classes: int | None = None
-    """Rows of the label table that are classes; a row beyond them means no class."""
-    trained_on: str | None = None
-    """Digest of the split the model learned from, where known."""
+    guidance: float = 1.0  # classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off
+    num_classes: int | None = None  # rows of the label table that are classes; a row beyond them means no class
+    trained_on: str | None = None  # digest of the split the model learned from, where known
 
     def __post_init__(self) -> None:
         if self.mixing not in ("conditions", "outputs"):

@@ -10,63 +10,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semmix.diffusion.edm import from_json, precondition
-from semmix.diffusion.edm_networks import Resample, resample_box, skip_widths
+from semmix.diffusion.edm import precondition
+from semmix.diffusion.edm_networks import NetworkConfig, Resample, Step, resample_box, unet_steps
 
 PIXEL_EPS = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class EDM2Config:
+class EDM2Config(NetworkConfig):
     """The network of an EDM2 generator."""
 
-    resolution: int
-    """Height and width of the images."""
-    channels: int
-    """Colours of the images."""
-    num_classes: int
-    """Classes; 0 for a network without labels."""
-    architecture: Literal["EDM2UNet"] = "EDM2UNet"
-    """Tells this configuration from EDM's."""
-    model_channels: int = 192
-    """Width of the first level."""
-    channel_mult: tuple[int, ...] = (1, 2, 3, 4)
-    """Width of each level as a multiple of `model_channels`."""
-    num_blocks: int = 3
-    """Residual blocks of a level."""
-    attn_resolutions: tuple[int, ...] = (16, 8)
-    """Image sizes at which blocks have attention."""
-    channel_mult_noise: int | None = None
-    """Width of the noise embedding as a multiple; None: that of the first level."""
-    channel_mult_emb: int | None = None
-    """Width of the embedding as a multiple; None: that of the widest level."""
-    channels_per_head: int = 64
-    """Channels of an attention head."""
-    dropout: float = 0.0
-    """Dropout of the official training; without effect here."""
-    label_balance: float = 0.5
-    """Share of the class in the embedding."""
-    concat_balance: float = 0.5
-    """Share of the skip in a concatenation."""
-    res_balance: float = 0.3
-    """Share of the residual branch in its sum."""
-    attn_balance: float = 0.3
-    """Share of attention in its sum."""
-    clip_act: float | None = 256
-    """Limit of activations."""
-    sigma_data: float = 0.5
-    """Standard deviation of the images in [-1, 1]."""
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> EDM2Config:
-        """Return the configuration that `asdict` and JSON made of one."""
-        return from_json(cls, value)
+    resolution: int  # height and width of the images
+    channels: int  # colours of the images
+    num_classes: int  # classes; 0 for a network without labels
+    architecture: Literal["EDM2UNet"] = "EDM2UNet"  # tells this configuration from EDM's
+    model_channels: int = 192  # width of the first level
+    channel_mult: tuple[int, ...] = (1, 2, 3, 4)  # width of each level as a multiple of `model_channels`
+    num_blocks: int = 3  # residual blocks of a level
+    attn_resolutions: tuple[int, ...] = (16, 8)  # image sizes at which blocks have attention
+    channel_mult_noise: int | None = None  # width of the noise embedding as a multiple; None: that of the first level
+    channel_mult_emb: int | None = None  # width of the embedding as a multiple; None: that of the widest level
+    channels_per_head: int = 64  # channels of an attention head
+    dropout: float = 0.0  # dropout of the official training; without effect here
+    label_balance: float = 0.5  # share of the class in the embedding
+    concat_balance: float = 0.5  # share of the skip in a concatenation
+    res_balance: float = 0.3  # share of the residual branch in its sum
+    attn_balance: float = 0.3  # share of attention in its sum
+    clip_act: float | None = 256  # limit of activations
+    sigma_data: float = 0.5  # standard deviation of the images in [-1, 1]
 
 
 def normalize(x: Tensor, dims: list[int]) -> Tensor:
@@ -136,19 +113,10 @@ class Block(nn.Module):
 
     mode: Resample
 
-    def __init__(
-        self,
-        cin: int,
-        cout: int,
-        emb: int,
-        config: EDM2Config,
-        *,
-        decoder: bool,
-        attention: bool = False,
-        mode: Resample = None,
-    ):
+    def __init__(self, step: Step, emb: int, config: EDM2Config, decoder: bool, attention: bool):
         super().__init__()
-        self.config, self.decoder, self.mode = config, decoder, mode
+        cin, cout = step.cin, step.cout
+        self.config, self.decoder, self.mode = config, decoder, step.resample
         self.num_heads = cout // config.channels_per_head if attention else 0
         self.emb_gain = nn.Parameter(torch.zeros([]))
         self.conv_res0 = conv(cin if decoder else cout, cout, 3)
@@ -190,15 +158,24 @@ class EDM2UNet(nn.Module):
     def __init__(self, config: EDM2Config):
         super().__init__()
         self.config = config
-        widths = [config.model_channels * mult for mult in config.channel_mult]
+        width = config.model_channels * config.channel_mult[0]
         noise = config.model_channels * (config.channel_mult_noise or config.channel_mult[0])
         emb = config.model_channels * (config.channel_mult_emb or max(config.channel_mult))
         self.out_gain = nn.Parameter(torch.zeros([]))
         self.emb_fourier = Fourier(noise)
         self.emb_noise = linear(noise, emb)
         self.emb_label = linear(config.num_classes, emb) if config.num_classes else None
-        self.enc, self.dec = _encoder(config, widths, emb), _decoder(config, widths, emb)
-        self.out_conv = conv(widths[0], config.channels, 3)
+        given = config.resolution, config.model_channels, config.channel_mult, config.num_blocks
+        encoder, decoder = unet_steps(*given, first=width)
+        self.enc = nn.ModuleDict({step.name: self._entry(step, emb, decoder=False) for step in encoder})
+        self.dec = nn.ModuleDict({step.name: self._entry(step, emb, decoder=True) for step in decoder})
+        self.out_conv = conv(width, config.channels, 3)
+
+    def _entry(self, step: Step, emb: int, decoder: bool) -> nn.Module:
+        if step.kind == "conv":  # one more channel, of ones, stands for the bias
+            return conv(self.config.channels + 1, step.cout, 3)
+        inner = step.kind.startswith("block") and step.size in self.config.attn_resolutions
+        return Block(step, emb, self.config, decoder, attention=inner or step.kind == "in0")
 
     def forward(self, x: Tensor, noise: Tensor, class_weights: Tensor) -> Tensor:
         emb = self.emb_noise(self.emb_fourier(noise))
@@ -214,42 +191,6 @@ class EDM2UNet(nn.Module):
             x = mp_cat(x, skips.pop(), self.config.concat_balance) if "_block" in name else x
             x = block(x, emb)
         return self.out_conv(x) * self.out_gain
-
-
-def _encoder(config: EDM2Config, widths: list[int], emb: int) -> nn.ModuleDict:
-    enc = nn.ModuleDict()
-    width = widths[0]
-    for level, own in enumerate(widths):
-        size = config.resolution >> level
-        at = f"{size}x{size}"
-        if level == 0:  # one more channel, of ones, stands for the bias
-            enc[f"{at}_conv"] = conv(config.channels + 1, width, 3)
-        else:
-            enc[f"{at}_down"] = Block(width, width, emb, config, decoder=False, mode="down")
-        for k in range(config.num_blocks):
-            attention = size in config.attn_resolutions
-            enc[f"{at}_block{k}"] = Block(width, own, emb, config, decoder=False, attention=attention)
-            width = own
-    return enc
-
-
-def _decoder(config: EDM2Config, widths: list[int], emb: int) -> nn.ModuleDict:
-    dec = nn.ModuleDict()
-    skips = skip_widths(widths[0], widths, config.num_blocks)
-    width = widths[-1]
-    for level in reversed(range(len(widths))):
-        size = config.resolution >> level
-        at = f"{size}x{size}"
-        if level == len(widths) - 1:
-            dec[f"{at}_in0"] = Block(width, width, emb, config, decoder=True, attention=True)
-            dec[f"{at}_in1"] = Block(width, width, emb, config, decoder=True)
-        else:
-            dec[f"{at}_up"] = Block(width, width, emb, config, decoder=True, mode="up")
-        for k in range(config.num_blocks + 1):
-            cin, attention = width + skips.pop(), size in config.attn_resolutions
-            width = widths[level]
-            dec[f"{at}_block{k}"] = Block(cin, width, emb, config, decoder=True, attention=attention)
-    return dec
 
 
 class EDM2Denoiser(nn.Module):

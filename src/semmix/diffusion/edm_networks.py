@@ -1,4 +1,4 @@
-"""The U-Nets of EDM, with the tensor names and shapes of the official checkpoints.
+"""The U-Nets of EDM and their configuration, with the tensor names and shapes of the official checkpoints.
 
 `SongUNet` (DDPM++ and NCSN++) and `DhariwalUNet` (ADM) take `c_in * x`, the noise condition and
 class weights, and return the raw network output F of EDM's equation 7; `edm.py` wraps it.
@@ -8,39 +8,92 @@ Song et al. 2021, https://arxiv.org/abs/2011.13456; Dhariwal and Nichol 2021,
 https://arxiv.org/abs/2105.05233.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from semmix.core.errors import SemmixError, unknown_name
 
 Resample = Literal["up", "down"] | None
 BOX = (1, 1)
 """The 2 x 2 mean; every official network but NCSN++ resamples with it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockStyle:
-    """How the blocks of one U-Net are built."""
+CHOICES = {
+    "architecture": ("SongUNet", "DhariwalUNet"),
+    "embedding": ("positional", "fourier"),
+    "encoder": ("standard", "residual"),
+}
 
-    emb_channels: int
-    """Width of the noise and class embedding."""
-    adaptive_scale: bool
-    """The embedding scales and shifts (ADM) rather than only shifts (DDPM++)."""
-    skip_scale: float
-    """Factor after each residual sum."""
-    eps: float
-    """Of the group norms."""
-    dropout: float
-    """Before the second convolution."""
-    resample_filter: tuple[int, ...] = BOX
-    """One-dimensional filter of up- and downsampling."""
-    project_resampled: bool
-    """The skip of a resampling block has a 1 x 1 convolution even when the width stays."""
-    head_channels: int | None
-    """Channels of an attention head; None: one head."""
+
+class NetworkConfig:
+    """What the configurations of networks share."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return the configuration that `asdict` and JSON made of one."""
+        known = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
+        if unknown := set(value) - known:
+            raise unknown_name("network setting", min(unknown), known)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EDMConfig(NetworkConfig):
+    """The network of an EDM generator."""
+
+    resolution: int  # height and width of the images
+    channels: int  # colours of the images
+    num_classes: int  # classes; 0 for a network without labels
+    architecture: Literal["SongUNet", "DhariwalUNet"] = "SongUNet"  # DDPM++ and NCSN++, or ADM
+    model_channels: int = 128  # width of the first level
+    channel_mult: tuple[int, ...] = (2, 2, 2)
+    """Width of each level as a multiple of `model_channels`; each level halves the image."""
+    num_blocks: int = 4  # residual blocks of a level
+    attn_resolutions: tuple[int, ...] = (16,)  # image sizes at which blocks have attention
+    dropout: float = 0.0  # dropout within blocks while training
+    augment_dim: int = 0  # inputs for augmentation parameters; official networks have 9, ours none
+    channel_mult_emb: int = 4  # width of the embedding as a multiple of `model_channels`
+    embedding: Literal["positional", "fourier"] = "positional"  # how SongUNet sees the noise level
+    encoder: Literal["standard", "residual"] = "standard"
+    """Whether SongUNet's encoder also sees the shrunk image (NCSN++)."""
+    channel_mult_noise: int = 1  # width of SongUNet's noise embedding as a multiple of `model_channels`
+    resample_filter: tuple[int, ...] = BOX  # SongUNet's filter for up- and downsampling
+    sigma_data: float = 0.5  # standard deviation of the images in [-1, 1]
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise unknown_name(name, str(getattr(self, name)), known)
+        divisor = 2 ** (len(self.channel_mult) - 1)
+        if self.resolution % divisor:
+            levels, fits = len(self.channel_mult), self.resolution + -self.resolution % divisor
+            fix = (
+                f"{levels} levels need a multiple of {divisor}: use --size {fits}, "
+                "or a --network with fewer levels (cpu32 has 3, digits 2)"
+            )
+            raise SemmixError("the image size cannot be halved that often", self.resolution, fix)
+
+    @property
+    def is_adm(self) -> bool:
+        """Whether this is ADM's network rather than DDPM++ or NCSN++."""
+        return self.architecture == "DhariwalUNet"
+
+    @property
+    def emb_channels(self) -> int:
+        """Width of the noise and class embedding."""
+        return self.model_channels * self.channel_mult_emb
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """One-dimensional filter of up- and downsampling."""
+        return BOX if self.is_adm else self.resample_filter
 
 
 class GroupNorm(nn.GroupNorm):
@@ -135,24 +188,25 @@ def conv(cin: int, cout: int, kernel: int, resample: Resample = None, taps=BOX) 
 class UNetBlock(nn.Module):
     """Two convolutions with the embedding in between, a skip, and attention where asked for."""
 
-    def __init__(self, cin: int, cout: int, style: BlockStyle, attention=False, resample: Resample = None):
+    def __init__(self, step: Step, config: EDMConfig, attention: bool):
         super().__init__()
-        self.adaptive_scale, self.skip_scale = style.adaptive_scale, style.skip_scale
-        self.dropout, self.out_channels = style.dropout, cout
-        taps = style.resample_filter
-        self.norm0 = group_norm(cin, style.eps)
+        cin, cout, resample = step.cin, step.cout, step.resample
+        adm, eps, taps = config.is_adm, _eps(config), config.taps
+        self.adaptive_scale = adm  # the embedding scales and shifts (ADM) rather than only shifts (DDPM++)
+        self.skip_scale = 1.0 if adm else math.sqrt(0.5)  # after each residual sum
+        self.dropout, self.out_channels = config.dropout, cout
+        self.norm0 = group_norm(cin, eps)
         self.conv0 = conv(cin, cout, 3, resample, taps)
-        self.affine = nn.Linear(style.emb_channels, cout * (2 if style.adaptive_scale else 1))
-        self.norm1 = group_norm(cout, style.eps)
+        self.affine = nn.Linear(config.emb_channels, cout * (2 if adm else 1))
+        self.norm1 = group_norm(cout, eps)
         self.conv1 = conv(cout, cout, 3)
         self.skip = None
-        if cin != cout or resample:
-            kernel = 1 if cin != cout or style.project_resampled else 0
-            self.skip = conv(cin, cout, kernel, resample, taps)
+        if cin != cout or resample:  # ADM resamples a skip of the same width without a convolution
+            self.skip = conv(cin, cout, 0 if cin == cout and adm else 1, resample, taps)
         self.num_heads = 0
         if attention:
-            self.num_heads = cout // style.head_channels if style.head_channels else 1
-            self.norm2 = group_norm(cout, style.eps)
+            self.num_heads = cout // 64 if adm else 1
+            self.norm2 = group_norm(cout, eps)
             self.qkv = conv(cout, 3 * cout, 1)
             self.proj = conv(cout, cout, 1)
 
@@ -214,62 +268,19 @@ class FourierEmbedding(nn.Module):
 class SongUNet(nn.Module):
     """DDPM++ (`embedding="positional"`, `encoder="standard"`) or NCSN++ (`fourier`, `residual`)."""
 
-    def __init__(
-        self,
-        *,
-        resolution,
-        channels,
-        num_classes,
-        model_channels,
-        channel_mult,
-        num_blocks,
-        attn_resolutions,
-        dropout,
-        augment_dim,
-        embedding,
-        encoder,
-        channel_mult_noise,
-        channel_mult_emb,
-        resample_filter,
-    ):
+    def __init__(self, config: EDMConfig):
         super().__init__()
-        noise_channels = model_channels * channel_mult_noise
-        emb_channels = model_channels * channel_mult_emb
-        style = BlockStyle(
-            emb_channels=emb_channels,
-            adaptive_scale=False,
-            skip_scale=math.sqrt(0.5),
-            eps=1e-6,
-            dropout=dropout,
-            resample_filter=tuple(resample_filter),
-            project_resampled=True,
-            head_channels=None,
-        )
-        self.map_noise = (
-            PositionalEmbedding(noise_channels, endpoint=True)
-            if embedding == "positional"
-            else FourierEmbedding(noise_channels)
-        )
-        self.map_label = nn.Linear(num_classes, noise_channels) if num_classes else None
-        self.map_augment = _augment_map(augment_dim, noise_channels)
-        self.map_layer0 = nn.Linear(noise_channels, emb_channels)
-        self.map_layer1 = nn.Linear(emb_channels, emb_channels)
-        widths = [model_channels * mult for mult in channel_mult]
-        self.enc = _encoder(
-            channels,
-            model_channels,
-            widths,
-            num_blocks,
-            resolution,
-            attn_resolutions,
-            style,
-            residual=encoder == "residual",
-        )
-        self.dec = _decoder(
-            model_channels, widths, num_blocks, resolution, attn_resolutions, style, attend_every_block=False
-        )
-        self.dec[f"{resolution}x{resolution}_aux_norm"] = group_norm(widths[0], eps=1e-6)
-        self.dec[f"{resolution}x{resolution}_aux_conv"] = conv(widths[0], channels, 3)
+        noise, emb, classes = config.model_channels * config.channel_mult_noise, config.emb_channels, config.num_classes
+        positional = config.embedding == "positional"
+        self.map_noise = PositionalEmbedding(noise, endpoint=True) if positional else FourierEmbedding(noise)
+        self.map_label = nn.Linear(classes, noise) if classes else None
+        self.map_augment = _augment_map(config.augment_dim, noise)
+        self.map_layer0 = nn.Linear(noise, emb)
+        self.map_layer1 = nn.Linear(emb, emb)
+        self.enc, self.dec = _encoder_and_decoder(config, first=config.model_channels)
+        width, end = config.model_channels * config.channel_mult[0], f"{config.resolution}x{config.resolution}"
+        self.dec[f"{end}_aux_norm"] = group_norm(width, _eps(config))
+        self.dec[f"{end}_aux_conv"] = conv(width, config.channels, 3)
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
@@ -298,41 +309,18 @@ def _xavier_gain(name: str) -> float:
 class DhariwalUNet(nn.Module):
     """ADM: adaptive group norms, attention heads of 64 channels, class embedding added last."""
 
-    def __init__(
-        self,
-        *,
-        resolution,
-        channels,
-        num_classes,
-        model_channels,
-        channel_mult,
-        num_blocks,
-        attn_resolutions,
-        dropout,
-        augment_dim,
-        channel_mult_emb,
-    ):
+    def __init__(self, config: EDMConfig):
         super().__init__()
-        emb_channels = model_channels * channel_mult_emb
-        style = BlockStyle(
-            emb_channels=emb_channels,
-            adaptive_scale=True,
-            skip_scale=1.0,
-            eps=1e-5,
-            dropout=dropout,
-            project_resampled=False,
-            head_channels=64,
-        )
-        self.map_noise = PositionalEmbedding(model_channels, endpoint=False)
-        self.map_augment = _augment_map(augment_dim, model_channels)
-        self.map_layer0 = nn.Linear(model_channels, emb_channels)
-        self.map_layer1 = nn.Linear(emb_channels, emb_channels)
-        self.map_label = nn.Linear(num_classes, emb_channels, bias=False) if num_classes else None
-        widths = [model_channels * mult for mult in channel_mult]
-        self.enc = _encoder(channels, widths[0], widths, num_blocks, resolution, attn_resolutions, style)
-        self.dec = _decoder(widths[0], widths, num_blocks, resolution, attn_resolutions, style, attend_every_block=True)
-        self.out_norm = group_norm(widths[0], style.eps)
-        self.out_conv = conv(widths[0], channels, 3)
+        emb, classes = config.emb_channels, config.num_classes
+        self.map_noise = PositionalEmbedding(config.model_channels, endpoint=False)
+        self.map_augment = _augment_map(config.augment_dim, config.model_channels)
+        self.map_layer0 = nn.Linear(config.model_channels, emb)
+        self.map_layer1 = nn.Linear(emb, emb)
+        self.map_label = nn.Linear(classes, emb, bias=False) if classes else None
+        width = config.model_channels * config.channel_mult[0]
+        self.enc, self.dec = _encoder_and_decoder(config, first=width)
+        self.out_norm = group_norm(width, _eps(config))
+        self.out_conv = conv(width, config.channels, 3)
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
@@ -358,48 +346,72 @@ def _augment_map(augment_dim: int, channels: int) -> nn.Linear | None:
     return nn.Linear(augment_dim, channels, bias=False) if augment_dim else None
 
 
-def _encoder(channels, first, widths, num_blocks, resolution, attn_resolutions, style, residual=False) -> nn.ModuleDict:
-    enc = nn.ModuleDict()
-    width, aux = first, channels
-    for level, next_width in enumerate(widths):
-        size = resolution >> level
-        at = f"{size}x{size}"
-        if level == 0:
-            enc[f"{at}_conv"] = conv(channels, width, 3)
-        else:
-            enc[f"{at}_down"] = UNetBlock(width, width, style, resample="down")
-            if residual:
-                enc[f"{at}_aux_residual"] = ResampleConv(aux, width, 3, "down", style.resample_filter, conv_first=True)
-                aux = width
+def _eps(config: EDMConfig) -> float:
+    """Of the group norms."""
+    return 1e-5 if config.is_adm else 1e-6
+
+
+class Step(NamedTuple):
+    """One entry of a U-Net's encoder or decoder: its kind, its widths, and the size of its output."""
+
+    kind: str  # conv, down, up, in0, in1, block0, block1, ...
+    cin: int
+    cout: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """As the official checkpoints call it."""
+        return f"{self.size}x{self.size}_{self.kind}"
+
+    @property
+    def resample(self) -> Resample:
+        """How its input is resampled."""
+        return "down" if self.kind == "down" else "up" if self.kind == "up" else None
+
+
+def unet_steps(
+    resolution: int, model_channels: int, channel_mult: tuple[int, ...], num_blocks: int, first: int
+) -> tuple[list[Step], list[Step]]:
+    """Return the entries of a U-Net's encoder, which begins `first` wide, and of its decoder.
+
+    Each block of the decoder takes the output of one entry of the encoder besides, the latest first.
+    """
+    levels = [(resolution >> level, model_channels * mult) for level, mult in enumerate(channel_mult)]
+    encoder, decoder, width = [], [], first
+    for size, own in levels:
+        encoder.append(Step("down" if encoder else "conv", width, width, size))
         for k in range(num_blocks):
-            enc[f"{at}_block{k}"] = UNetBlock(width, next_width, style, size in attn_resolutions)
-            width = next_width
-    return enc
-
-
-def _decoder(first, widths, num_blocks, resolution, attn_resolutions, style, attend_every_block) -> nn.ModuleDict:
-    dec = nn.ModuleDict()
-    skips = skip_widths(first, widths, num_blocks)
-    width = widths[-1]
-    for level in reversed(range(len(widths))):
-        size = resolution >> level
-        at = f"{size}x{size}"
-        if level == len(widths) - 1:
-            dec[f"{at}_in0"] = UNetBlock(width, width, style, attention=True)
-            dec[f"{at}_in1"] = UNetBlock(width, width, style)
-        else:
-            dec[f"{at}_up"] = UNetBlock(width, width, style, resample="up")
+            encoder.append(Step(f"block{k}", width, own, size))
+            width = own
+    skips = [step.cout for step in encoder]
+    for size, own in reversed(levels):
+        decoder += [Step(kind, width, width, size) for kind in (["up"] if decoder else ["in0", "in1"])]
         for k in range(num_blocks + 1):
-            attention = size in attn_resolutions and (attend_every_block or k == num_blocks)
-            dec[f"{at}_block{k}"] = UNetBlock(width + skips.pop(), widths[level], style, attention)
-            width = widths[level]
-    return dec
+            decoder.append(Step(f"block{k}", width + skips.pop(), own, size))
+            width = own
+    return encoder, decoder
 
 
-def skip_widths(first: int, widths: list[int], num_blocks: int) -> list[int]:
-    """Return the width of every encoder output, in order: the conv or down, then the blocks."""
-    entries = [first, *widths]
-    return [w for level, own in enumerate(widths) for w in (entries[level], *[own] * num_blocks)]
+def _encoder_and_decoder(config: EDMConfig, first: int) -> tuple[nn.ModuleDict, nn.ModuleDict]:
+    enc, dec, aux = nn.ModuleDict(), nn.ModuleDict(), config.channels
+    given = config.resolution, config.model_channels, config.channel_mult, config.num_blocks
+    encoder, decoder = unet_steps(*given, first)
+    for step in encoder:
+        if step.kind == "conv":
+            enc[step.name] = conv(config.channels, step.cout, 3)
+            continue
+        attention = step.size in config.attn_resolutions and not step.resample
+        enc[step.name] = UNetBlock(step, config, attention)
+        if step.resample and config.encoder == "residual" and not config.is_adm:
+            residual = ResampleConv(aux, step.cout, 3, "down", config.taps, conv_first=True)
+            enc[f"{step.size}x{step.size}_aux_residual"] = residual
+            aux = step.cout
+    attending = {f"block{k}" for k in range(0 if config.is_adm else config.num_blocks, config.num_blocks + 1)}
+    for step in decoder:
+        attention = step.kind == "in0" or (step.kind in attending and step.size in config.attn_resolutions)
+        dec[step.name] = UNetBlock(step, config, attention)
+    return enc, dec
 
 
 def _encode(enc: nn.ModuleDict, x: Tensor, emb: Tensor) -> tuple[Tensor, list[Tensor]]:

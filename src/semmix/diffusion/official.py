@@ -65,14 +65,10 @@ STORAGE_MAGIC, STORAGE_VERSION = 0x1950A86A20F9469CFC6C, 1001
 class OfficialNetwork:
     """What a checkpoint says about its network."""
 
-    class_name: str
-    """The outermost class: EDMPrecond, Precond (EDM2), ..."""
-    settings: dict[str, Any]
-    """The arguments it was built with."""
-    tensors: dict[str, Tensor]
-    """Parameters and buffers by their official names."""
-    encoder: str | None
-    """EDM2: the class that turns images into what the network sees."""
+    class_name: str  # the outermost class: EDMPrecond, Precond (EDM2),
+    settings: dict[str, Any]  # the arguments it was built with
+    tensors: dict[str, Tensor]  # parameters and buffers by their official names
+    encoder: str | None  # EDM2: the class that turns images into what the network sees
 
 
 def convert_checkpoint(path: str | Path, out: str | Path) -> Path:

@@ -156,12 +156,9 @@ def _nearest_rows(queries: Tensor, pool: Tensor) -> Tensor:
 class Copying:
     """Are samples nearer to training images than other real images are?"""
 
-    samples: float
-    """Median distance of a sample to its nearest training image."""
-    held_out: float
-    """The same for real images that were not trained on."""
-    near: float
-    """Share of samples as near as the nearest 1 % of held-out images; copies make it large."""
+    samples: float  # median distance of a sample to its nearest training image
+    held_out: float  # the same for real images that were not trained on
+    near: float  # share of samples as near as the nearest 1 % of held-out images; copies make it large
 
 
 def measure_copying(samples: Tensor, held_out: Tensor, train: Tensor) -> Copying:
@@ -183,40 +180,23 @@ def recognition_rate(network: Classifier, images: Tensor, labels: Tensor) -> flo
 class Score:
     """Numbers about generated images, and all that is needed to compare them with others'."""
 
-    generator: str
-    """Name of the generator."""
-    generator_digest: str
-    """Names its weights."""
-    sampler: MixConfig
-    """How the samples were drawn."""
-    seed: int
-    """Of their noise."""
-    num_samples: int
-    """Samples, equally many of each class."""
-    extractor: str
-    """Name of the encoder whose features are compared."""
-    extractor_digest: str
-    """Names its weights."""
-    reference: str
-    """The data set and split compared with."""
-    reference_digest: str
-    """Names its images."""
-    num_reference: int
-    """Images in it."""
-    frechet: float
-    """Fréchet distance."""
-    kernel: float
-    """Kernel distance, mean over subsets."""
-    kernel_std: float
-    """Its standard deviation over subsets."""
-    feature_copying: Copying
-    """Nearness to training images in the extractor's features."""
-    pixel_copying: Copying
-    """Nearness to training images in pixels between 0 and 1."""
-    recognised: float | None = None
-    """Share of samples that a classifier sees as their class."""
-    recognised_real: float | None = None
-    """The same for held-out real images."""
+    generator: str  # name of the generator
+    generator_digest: str  # names its weights
+    sampler: MixConfig  # how the samples were drawn
+    seed: int  # of their noise
+    num_samples: int  # samples, equally many of each class
+    extractor: str  # name of the encoder whose features are compared
+    extractor_digest: str  # names its weights
+    reference: str  # the data set and split compared with
+    reference_digest: str  # names its images
+    num_reference: int  # images in it
+    frechet: float  # fréchet distance
+    kernel: float  # kernel distance, mean over subsets
+    kernel_std: float  # its standard deviation over subsets
+    feature_copying: Copying  # nearness to training images in the extractor's features
+    pixel_copying: Copying  # nearness to training images in pixels between 0 and 1
+    recognised: float | None = None  # share of samples that a classifier sees as their class
+    recognised_real: float | None = None  # the same for held-out real images
 
     def lines(self) -> list[str]:
         """Return one line for each number, each complete in itself."""

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from semmix.calibration import (
-    BetaCalibrator,
-    Calibrator,
-    DirichletCalibrator,
-    HistogramBinning,
-    IsotonicCalibrator,
-    MatrixScaler,
-    TemperatureScaler,
-    VectorScaler,
-)
+from semmix import calibration as cal
 from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.extras import import_object
 from semmix.core.seeds import fold_seed
-from semmix.core.user_code import import_object
-from semmix.evaluation.parts import Array
+from semmix.evaluation.columns import Array
 from semmix.evaluation.samples import Samples, random_rows
 
-CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
-    "temperature": TemperatureScaler,
-    "temperature-ece-grid": lambda: TemperatureScaler(search="ece-grid"),
-    "vector": VectorScaler,
-    "matrix": MatrixScaler,
-    "dirichlet": DirichletCalibrator,
-    "histogram": HistogramBinning,
-    "isotonic": IsotonicCalibrator,
-    "beta": BetaCalibrator,
+CALIBRATORS: dict[str, Callable[[], cal.Calibrator]] = {
+    "temperature": cal.TemperatureScaler,
+    "temperature-ece-grid": lambda: cal.TemperatureScaler(search="ece-grid"),
+    "vector": cal.VectorScaler,
+    "matrix": cal.MatrixScaler,
+    "dirichlet": cal.DirichletCalibrator,
+    "histogram": cal.HistogramBinning,
+    "isotonic": cal.IsotonicCalibrator,
+    "beta": cal.BetaCalibrator,
 }
+
+FITTING_ROWS = 100_000
+"""Rows that calibrators are fitted on at most; more would change nothing but the time."""
 
 
 def calibrator_called(name: str) -> Callable[[], Any]:
-    """Return what makes the calibrator `name`, or one's own named `package.module:Class`.
+    """Return what makes the calibrator `name`, or a user's own named `package.module:Class`.
 
     Its objects have `fit(logits, labels)`, which returns the object, and `transform(logits)`.
     """
@@ -52,49 +46,36 @@ def calibrator_called(name: str) -> Callable[[], Any]:
     return kind
 
 
-FITTING_ROWS = 100_000
-"""Rows that calibrators are fitted on at most; more would change nothing but the time."""
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Samples to fit on, in memory, and the fold of each where the parts are not separate."""
-
-    logits: Array
-    labels: Array
-    folds: Array | None = None
-
-
 @dataclass(frozen=True)
 class Fitted:
-    """One map from logits to probabilities, or one per fold, which never saw rows of its fold.
+    """A fitted calibrator, or one per fold, which never saw rows of its fold.
 
     Without any, probabilities are those of the samples.
     """
 
-    maps: list[Callable[[Array], Array]]
+    calibrators: list[Any] = field(default_factory=list)
     folds: Array | None = None
-    temperature: float | None = None
-    """The temperature, or its mean over folds, where there is one."""
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature, or its mean over folds, where there is one."""
+        found = [c.temperature for c in self.calibrators if isinstance(c, cal.TemperatureScaler)]
+        return float(np.mean(found)) if found else None
 
     def blocks(self, samples: Samples) -> Iterator[tuple[slice, Array, Array]]:
         """Yield where a block of rows stands, its probabilities and its labels."""
         for where in samples.slices():
-            given = not self.maps
-            probs = samples.probs(where) if given else self.apply(where, samples.logits(where))
+            probs = self.apply(where, samples.logits(where)) if self.calibrators else samples.probs(where)
             yield where, probs, samples.labels[where]
 
     def apply(self, where: slice, logits: Array) -> Array:
         """Return the probabilities of the rows that stand at `where`."""
         if self.folds is None:
-            return self.maps[0](logits)
+            return self.calibrators[0].transform(logits)
         probs, folds = np.empty_like(logits), self.folds[where]
         for fold in np.unique(folds):
-            probs[folds == fold] = self.maps[fold](logits[folds == fold])
+            probs[folds == fold] = self.calibrators[fold].transform(logits[folds == fold])
         return probs
-
-
-AS_GIVEN = Fitted([])
 
 
 def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
@@ -108,23 +89,16 @@ def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
     return folds
 
 
-def make_pool(samples: Samples, folds: Array | None, seed: int) -> Pool:
-    """Return at most `FITTING_ROWS` random rows to fit on."""
+def fit_all(names: tuple[str, ...], samples: Samples, folds: Array | None, seed: int) -> dict[str, Fitted]:
+    """Return the calibrators by name, fitted on random rows of the samples, or of all other folds for each fold."""
     chosen = random_rows(len(samples), FITTING_ROWS, fold_seed("pool", seed))
-    logits = [samples.logits(where)[chosen[where]] for where in samples.slices()]
-    return Pool(np.concatenate(logits), samples.labels[chosen], None if folds is None else folds[chosen])
-
-
-def fit(name: str, pool: Pool, folds: Array | None) -> Fitted:
-    """Return the calibrator `name` fitted on the pool, or on all other folds for each fold."""
-    if pool.folds is None:
-        calibrators = [_fit_one(name, pool.logits, pool.labels)]
+    logits = np.concatenate([samples.logits(where)[chosen[where]] for where in samples.slices()])
+    labels = samples.labels[chosen]
+    if folds is None:
+        groups = [np.ones(len(labels), bool)]
     else:
-        others = [pool.folds != fold for fold in range(int(pool.folds.max()) + 1)]
-        calibrators = [_fit_one(name, pool.logits[rows], pool.labels[rows]) for rows in others]
-    temperatures = [c.temperature for c in calibrators if isinstance(c, TemperatureScaler)]
-    temperature = float(np.mean(temperatures)) if temperatures else None
-    return Fitted([calibrator.transform for calibrator in calibrators], folds, temperature)
+        groups = [folds[chosen] != fold for fold in range(int(folds[chosen].max()) + 1)]
+    return {name: Fitted([_fit_one(name, logits[rows], labels[rows]) for rows in groups], folds) for name in names}
 
 
 def _fit_one(name: str, logits: Array, labels: Array) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,7 @@ import numpy as np
 from semmix.calibration import entropy, human_agreement
 from semmix.core.errors import SemmixError
 from semmix.evaluation.calibrate import Fitted
-from semmix.evaluation.parts import Array
-from semmix.evaluation.read import read_matrix
+from semmix.evaluation.columns import Array
 from semmix.evaluation.samples import Samples
 
 ONE_HOT = "one-hot labels"
@@ -34,22 +33,24 @@ def compare_with_people(human: Array, test: Samples, fitted: Mapping[str, Fitted
     }
 
 
-def read_human(path: Path, num_rows: int, num_classes: int) -> tuple[Array, list[str]]:
-    """Return people's label distributions [N, K], checked to be just that, and what was mended."""
-    human, warnings = read_matrix(path)
-    if human.shape != (num_rows, num_classes):
-        fix = f"pass one row for each of the {num_rows} predictions, in their order, and one column"
-        fix += f" for each of the {num_classes} classes"
+def check_human(human: Array, test: Samples) -> list[str]:
+    """Refuse what is not a distribution of labels for each sample; warn where people choose other classes."""
+    if human.shape != (len(test), test.num_classes):
+        fix = f"pass one row for each of the {len(test)} predictions, in their order, and one column"
+        fix += f" for each of the {test.num_classes} classes"
         raise SemmixError("people's labels do not fit the predictions", list(human.shape), fix)
     if not np.isfinite(human).all() or human.min() < 0:
         row = int(np.argwhere(~(np.isfinite(human) & (human >= 0)))[0][0])
-        raise SemmixError("people's labels must be probabilities", f"row {row}", "mend this row")
+        raise SemmixError("people's labels must be probabilities", f"row {row}", "correct this row")
     off = np.abs(human.sum(1) - 1)
     if off.max() > 1e-3:
         row = int(off.argmax())
         fix = "divide each row by its sum, if these are counts"
         raise SemmixError("rows of people's labels must sum to 1", f"{human[row].sum():g} in row {row}", fix)
-    return human, [f"people: {warning}" for warning in warnings]
+    share = float((human.argmax(1) == test.labels).mean())
+    if share >= 0.5:
+        return []
+    return [f"people's first choice is the label in {share:.0%} of the rows only: are both in the same order?"]
 
 
 def agreement(probs: Array, human: Array) -> dict[str, float | None]:
@@ -57,14 +58,4 @@ def agreement(probs: Array, human: Array) -> dict[str, float | None]:
     values: dict[str, float | None] = dict(human_agreement(probs, human))
     if ((probs == 0) & (human > 0)).any():
         values |= {"cross_entropy": None, "kl_divergence": None}
-    if values["entropy_correlation"] != values["entropy_correlation"]:
-        values["entropy_correlation"] = None
-    return values
-
-
-def doubt_people(human: Array, labels: Array) -> list[str]:
-    """Return a warning where people mostly choose another class than the label."""
-    share = float((human.argmax(1) == labels).mean())
-    if share >= 0.5:
-        return []
-    return [f"people's first choice is the label in {share:.0%} of the rows only: are both in the same order?"]
+    return {name: None if value is None or math.isnan(value) else value for name, value in values.items()}

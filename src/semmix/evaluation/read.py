@@ -17,19 +17,20 @@ from safetensors import SafetensorError, safe_open
 
 from semmix.core.artifact import folders_in
 from semmix.core.errors import SemmixError, unknown_name
-from semmix.evaluation.parts import (
+from semmix.evaluation.columns import (
+    IGNORED_WORDS,
     SCORE_WORDS,
     Array,
     Names,
     Part,
     best_labels,
-    best_scores,
-    is_ignored,
+    likeliest,
     not_predicted,
-    only,
+    read_csv,
+    read_csv_matrix,
+    read_parquet,
     words,
 )
-from semmix.evaluation.tables import read_csv, read_csv_matrix, read_parquet
 from semmix.runs import logits_file
 
 T = TypeVar("T")
@@ -51,7 +52,10 @@ def read_parts(path: Path, val: Path | None, names: Names, val_names: Names) -> 
     parts = {"test": _find_part(path, content, names)}
     if val is not None:
         parts["val"] = _find_part(val, _read(val, val_names), val_names, prefer_val=True)
-        _refuse_other_order(parts["test"].columns, parts["val"].columns)
+        test_order, val_order = parts["test"].columns, parts["val"].columns
+        if test_order != val_order and sorted(test_order) == sorted(val_order):
+            seen = f"{', '.join(test_order[:12])} in test, {', '.join(val_order[:12])} in validation"
+            raise SemmixError("the two parts differ in the order of classes", seen, "write one order")
     elif not isinstance(content, Part) and (any(val_names) or all(_split(content))):
         parts["val"] = _find_part(path, content, val_names, prefer_val=True)
     else:
@@ -79,22 +83,17 @@ def _read_run(folder: Path) -> dict[str, Part]:
 
 
 def read_matrix(path: Path) -> tuple[Array, list[str]]:
-    """Return the one table of numbers in a file, `[N, K]` in float64, and what was mended."""
+    """Return the one table of numbers in a file, `[N, K]` in float64, and warnings."""
 
-    def table_of(read: Callable[[Path], Arrays]) -> Callable[[Path], tuple[Array, list[str]]]:
-        return lambda path: (_only_table(path, read(path)), [])
+    def only_table(arrays: Arrays) -> tuple[Array, list[str]]:
+        shaped = [name for name, rows in arrays.items() if rows.ndim == 2]
+        if len(shaped) != 1:
+            seen = ", ".join(shaped) or "none"
+            raise SemmixError(f"{path.name} must hold one table of numbers", seen, "leave one in it")
+        return np.asarray(arrays[shaped[0]][:], np.float64), []
 
-    readers = {kind: table_of(read) for kind, read in ARRAYS.items()}
+    readers = {kind: lambda path, read=read: only_table(read(path)) for kind, read in ARRAYS.items()}
     return _open(path, {**readers, ".csv": read_csv_matrix})
-
-
-def _only_table(path: Path, arrays: Arrays) -> Array:
-    shaped = {name: rows for name, rows in arrays.items() if rows.ndim == 2}
-    if len(shaped) != 1:
-        seen = ", ".join(shaped) or "none"
-        raise SemmixError(f"{path.name} must hold one table of numbers", seen, "leave one in it")
-    (rows,) = shaped.values()
-    return np.asarray(rows[:], np.float64)
 
 
 def _open(path: Path, readers: Mapping[str, Callable[[Path], T]]) -> T:
@@ -105,26 +104,19 @@ def _open(path: Path, readers: Mapping[str, Callable[[Path], T]]) -> T:
         raise SemmixError("unknown kind of file", path.name, f"pass one of {', '.join(readers)}")
     try:
         return readers[path.suffix.lower()](path)
-    except SemmixError:
-        raise
     except UnicodeDecodeError as error:
         raise SemmixError(f"cannot read {path}", error, "save it as UTF-8") from error
     except UNREADABLE as error:
+        told = error if isinstance(error, SemmixError) else error.__cause__  # np.loadtxt wraps what converters raise
+        if isinstance(told, SemmixError):
+            raise told from None
         raise SemmixError(f"cannot read {path}", error, "check that it is whole and holds numbers") from error
 
 
 def _read(path: Path, names: Names) -> Part | Arrays:
     """Return the arrays in a file by name, or the part it holds where its reader can tell."""
-    return _open(
-        path,
-        {
-            ".npz": _read_npz,
-            ".npy": lambda path: _read_npy_part(path, names),
-            ".safetensors": _read_safetensors,
-            ".csv": lambda path: read_csv(path, names),
-            ".parquet": lambda path: read_parquet(path, names),
-        },
-    )
+    tables = {".csv": read_csv, ".npy": _read_npy_part, ".parquet": read_parquet}
+    return _open(path, {**ARRAYS, **{k: lambda path, read=read: read(path, names) for k, read in tables.items()}})
 
 
 # --- kinds of files -------------------------------------------------------------------------------
@@ -133,10 +125,6 @@ def _read(path: Path, names: Names) -> Part | Arrays:
 def _read_npz(path: Path) -> Arrays:
     with open(path, "rb") as file, NpzFile(file) as arrays:
         return dict(arrays)
-
-
-def _read_npy(path: Path) -> Arrays:
-    return {path.stem: open_memmap(path, mode="r")}
 
 
 class _LazyTensor:
@@ -161,30 +149,32 @@ def _read_safetensors(path: Path) -> Arrays:
     return {name: _LazyTensor(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
 
 
-ARRAYS: dict[str, Callable[[Path], Arrays]] = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors}
+ARRAYS: dict[str, Callable[[Path], Arrays]] = {
+    ".npz": _read_npz,
+    ".npy": lambda path: {path.stem: open_memmap(path, mode="r")},
+    ".safetensors": _read_safetensors,
+}
 """Readers of all arrays in a file."""
 
 
 def _read_npy_part(path: Path, names: Names) -> Part:
-    """Return a memory map of the scores, and the labels from a file of their own."""
-    beside = path.with_name(_swap_words(path.stem) + ".npy")
+    """Return a memory map of the scores, and the labels from a file of their own.
+
+    Labels are sought under the name of the scores with `labels` in it: `val-labels` for `val-logits`.
+    """
+    pattern = "|".join(sorted(SCORE_WORDS[:-1], key=len, reverse=True))
+    swapped = re.sub(pattern, "labels", path.stem, count=1, flags=re.IGNORECASE)
+    beside = path.with_name(f"{swapped if swapped != path.stem else 'labels'}.npy")
     file = Path(names.labels) if names.labels else beside
     if not file.exists() or file == path:
         fix = f"save the labels as {beside.name} beside it, or pass --labels FILE.npy"
         raise SemmixError("an .npy file holds scores but no labels", path.name, fix)
     arrays = _open(file, ARRAYS)
-    labels = only(arrays) or _choose_labels(_shapes(arrays))
+    labels = _only(arrays) or _choose_labels(_shapes(arrays))
     if labels is None:
         fix = "pass --labels FILE.npy, a file of labels alone"
         raise SemmixError("which array holds the labels?", _held(file, arrays), fix)
     return _make_part(path, path.stem, open_memmap(path, mode="r"), labels, arrays[labels])
-
-
-def _swap_words(stem: str) -> str:
-    """Return the name of the labels that belong to scores: `val-logits` gives `val-labels`."""
-    pattern = "|".join(sorted(SCORE_WORDS[:-1], key=len, reverse=True))
-    swapped = re.sub(pattern, "labels", stem, count=1, flags=re.IGNORECASE)
-    return swapped if swapped != stem else "labels"
 
 
 # --- choosing arrays ------------------------------------------------------------------------------
@@ -201,7 +191,12 @@ def _find_part(path: Path, content: Part | Arrays, names: Names, prefer_val: boo
     of_test, of_val = _split(content)
     among = (of_val or of_test) if prefer_val else (of_test or of_val)
     shapes = {name: shape for name, shape in _shapes(content).items() if name in [*among, *given]}
-    scores, labels = _choose_arrays(shapes, names)
+    # Wide arrays are scores unless called labels.
+    flat = [name for name in shapes if not _is_wide(shapes[name])]
+    likely = [name for name in shapes if name not in flat and (likeliest([name]) or not best_labels([name]))]
+    scores = names.scores or likeliest(likely) or _only(likely) or likeliest(flat)
+    others = {name: shape for name, shape in shapes.items() if name != scores}
+    labels = names.labels or _choose_labels(others)
     if scores is None or labels is None:
         fix = "pass --scores NAME and --labels NAME; what is called train, features or id is read "
         fix += "only if named so"
@@ -211,27 +206,23 @@ def _find_part(path: Path, content: Part | Arrays, names: Names, prefer_val: boo
 
 def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return what belongs to the test part (or to none) and to the validation part."""
-    used = [name for name in names if not is_ignored(name)]
+    used = [name for name in names if not words(name) & IGNORED_WORDS]
     val = [name for name in used if words(name) & VAL_WORDS]
     test = [name for name in used if words(name) & TEST_WORDS]
     return test or [name for name in used if name not in val], val
 
 
-def _choose_arrays(shapes: Shapes, names: Names) -> tuple[str | None, str | None]:
-    """Return the names of scores and labels: wide arrays are scores unless called labels."""
-    wide = [name for name in shapes if _is_wide(shapes[name])]
-    flat = [name for name in shapes if name not in wide]
-    likely = [name for name in wide if best_scores([name]) or not best_labels([name])]
-    scores = names.scores or best_scores(likely) or only(likely) or best_scores(flat)
-    others = {name: shape for name, shape in shapes.items() if name != scores}
-    return scores, names.labels or _choose_labels(others)
-
-
 def _choose_labels(shapes: Shapes) -> str | None:
     """Return the name of the labels: class indices `[N]` or, where called so, one-hot `[N, K]`."""
     flat = [name for name in shapes if not _is_wide(shapes[name])]
-    one_hot = [name for name in shapes if name not in flat and not best_scores([name])]
-    return best_labels(flat) or best_labels(one_hot) or only(not_predicted(flat))
+    one_hot = [name for name in shapes if name not in flat and not likeliest([name])]
+    return best_labels(flat) or best_labels(one_hot) or _only(not_predicted(flat))
+
+
+def _only(names: Iterable[str]) -> str | None:
+    """Return the name if there is but one."""
+    names = list(names)
+    return names[0] if len(names) == 1 else None
 
 
 def _is_wide(shape: tuple[int, ...]) -> bool:
@@ -239,10 +230,6 @@ def _is_wide(shape: tuple[int, ...]) -> bool:
 
 
 def _make_part(path: Path, name: str, scores: Any, label: str, labels: Any) -> Part:
-    for held, rows in ((name, scores), (label, labels)):
-        if rows.ndim not in (1, 2):
-            fix = "pass scores [N, K] or [N], and labels [N]"
-            raise SemmixError(f"{held!r} has the wrong shape", list(rows.shape), fix)
     origin = f"{path.name}: scores from {name!r} {list(scores.shape)}, labels from {label!r}"
     return Part(scores, np.asarray(labels[:]), name, origin)
 
@@ -254,10 +241,3 @@ def _shapes(arrays: Arrays) -> Shapes:
 def _held(path: Path, arrays: Arrays) -> str:
     shapes = ", ".join(f"{name} {list(shape)}" for name, shape in _shapes(arrays).items())
     return f"{path.name} holds {shapes or 'no arrays'}"
-
-
-def _refuse_other_order(test: tuple[str, ...], val: tuple[str, ...]) -> None:
-    """Refuse two tables whose columns of classes have the same names in different orders."""
-    if test != val and sorted(test) == sorted(val):
-        seen = f"{', '.join(test[:12])} in test, {', '.join(val[:12])} in validation"
-        raise SemmixError("the two parts differ in the order of classes", seen, "write one order")

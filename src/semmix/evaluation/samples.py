@@ -1,9 +1,9 @@
-"""Predictions ready to be measured, and a watch for what people get wrong on the way there."""
+"""Predictions ready to be measured, and a watch for the mistakes people make on the way there."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,24 +11,21 @@ import numpy as np
 
 from semmix.calibration import TemperatureScaler, least_positive, softmax
 from semmix.core.errors import SemmixError
-from semmix.evaluation.parts import ROWS_PER_BLOCK, SUM_TOLERANCE, Array, Part
+from semmix.evaluation.columns import SUM_TOLERANCE, Array, Part
 
 Kind = Literal["logits", "probs"]
 
+ROWS_PER_BLOCK = 1 << 16
 LOOKED_AT = 20_000
 """Rows on which guesses are made."""
-
 ZEROS_SHARE = 1e-4
 """What all zeros of a row together may take from its confidence."""
-
 LEAST, MOST = -1e-6, 1 + 1e-2
 """What rounding may make of probabilities of 0 and 1."""
-
 SUMS_KEPT = 5e-4
-"""So far from one the sums of rows are left alone, well within what the metrics accept."""
-
+"""Rows whose sums are this near to one are left as they are, well within what the metrics accept."""
 MOST_ROWS = 0.5
-"""Where so many rows are probabilities, all of them are meant to be."""
+"""Where this share of the rows are probabilities, all of them are meant to be."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +52,9 @@ class Samples:
         return np.log(self._given_probs(where)) if self.kind == "probs" else self._rows(where)
 
     def probs(self, where: slice) -> Array:
-        """Return the probabilities of some rows, as they were given if they were.
+        """Return the probabilities of some rows.
 
-        A logarithm and back would move them by a last bit, and apart where they are equal.
+        Probabilities do not pass through a logarithm and back: rounding would make equal ones differ.
         """
         if self.kind == "logits":
             return softmax(self._rows(where))
@@ -66,7 +63,7 @@ class Samples:
         return np.where(np.abs(sums - 1) > SUMS_KEPT, probs / sums, probs)
 
     def slices(self) -> Iterator[slice]:
-        """Yield where blocks of rows stand that together are all of them."""
+        """Yield the slices of the blocks of rows that make up all of them."""
         for first in range(0, len(self), ROWS_PER_BLOCK):
             yield slice(first, min(first + ROWS_PER_BLOCK, len(self)))
 
@@ -75,8 +72,7 @@ class Samples:
         return np.where(probs > 0, np.minimum(probs, 1.0), self.zero)
 
     def _rows(self, where: slice) -> Array:
-        rows = np.asarray(self.scores[where], np.float64)
-        return _refuse_infinite(rows, where.start or 0)
+        return _refuse_infinite(np.asarray(self.scores[where], np.float64), where.start or 0)
 
 
 def random_rows(num_rows: int, most: int, seed: int) -> Array:
@@ -87,35 +83,55 @@ def random_rows(num_rows: int, most: int, seed: int) -> Array:
     return chosen
 
 
+def make_all(
+    parts: Mapping[str, Part], kind: Kind | None, folds: int
+) -> tuple[Samples, Samples | None, list[str], list[str]]:
+    """Return the test part and the validation part, if any, as samples; what was read; warnings."""
+    for part in parts.values():
+        for what, rows in ((repr(part.name), part.scores), ("the array of labels", part.labels)):
+            if rows.ndim not in (1, 2):
+                fix = "pass scores [N, K] or [N], and labels [N]"
+                raise SemmixError(f"{what} has the wrong shape", list(rows.shape), fix)
+    samples, notes, warnings, first = {}, [], [], first_label(parts.values())
+    for role, part in parts.items():
+        samples[role], told = make_samples(part, kind, first)
+        notes.append(f"{role} from {part.origin}, read as {samples[role].kind}")
+        warnings += [f"{role}: {warning}" for warning in told]
+    test, val = samples["test"], samples.get("val")
+    if val is None:
+        notes.append(f"no validation part: calibrators are cross-fitted in {folds} folds")
+    else:
+        warnings += compare_parts(test, val)
+    return test, val, notes, warnings + look_closer(test)
+
+
 def first_label(parts: Iterable[Part]) -> int:
     """Return 1 where labels count from 1 to K, else 0; all parts are taken together.
 
     Not every part holds every class: columns of a table that are numbered from 1 tell it too.
     """
-    parts = [part for part in parts if part.labels.size and not _is_one_hot(part.labels)]
-    classes = [_class_indices(part.labels) for part in parts]
-    if any(labels.min() < 1 for labels in classes) or any(part.names_columns for part in parts):
+    counted = [(p, _class_indices(p.labels)) for p in parts if p.labels.size and not _is_one_hot(p.labels)]
+    if any(labels.min() < 1 or part.names_columns for part, labels in counted):
         return 0
-    pairs = zip(parts, classes, strict=True)
-    return int(any(_reach_last(part, int(labels.max())) for part, labels in pairs))
-
-
-def _reach_last(part: Part, highest: int) -> bool:
-    """Return whether labels, none of them 0, must count from 1."""
-    num_classes = max([2, *part.scores.shape[1:]])
-    numbers = [int(found[0]) for name in part.columns if (found := re.findall(r"\d+", name)[-1:])]
-    return highest == num_classes or sorted(numbers) == list(range(1, num_classes + 1))
+    for part, labels in counted:
+        num_classes = max([2, *part.scores.shape[1:]])
+        numbers = [int(found[0]) for name in part.columns if (found := re.findall(r"\d+", name)[-1:])]
+        if labels.max() == num_classes or sorted(numbers) == list(range(1, num_classes + 1)):
+            return 1
+    return 0
 
 
 def make_samples(part: Part, kind: Kind | None, first: int = 0) -> tuple[Samples, list[str]]:
-    """Return the part as samples, with a warning for each mistake that was mended.
-
-    Labels count from `first`.
-    """
+    """Return the part, whose labels count from `first`, as samples, with a warning for each correction."""
     if len(part.scores) != len(part.labels) or 0 in part.scores.shape:
         seen = f"scores {list(part.scores.shape)}, labels {list(part.labels.shape)}"
         raise SemmixError("scores and labels do not fit", seen, "pass one label per row")
-    head = _look_at_scores(part)
+    head = np.asarray(part.scores[:LOOKED_AT])
+    if head.dtype.kind not in "fiub":
+        raise SemmixError("scores must be numbers", head.dtype, "pass logits or probabilities")
+    head = _refuse_infinite(head.astype(np.float64), 0)
+    if head.shape[1:] == (1,):
+        head = head[:, 0]
     kind, unit, warnings = _judge_kind(head, kind, part.name)
     scores = _two_columns(part.scores, kind) if head.ndim == 1 else part.scores
     labels, more = _judge_labels(part.labels, scores.shape[1], first)
@@ -135,54 +151,30 @@ def compare_parts(test: Samples, val: Samples) -> list[str]:
     if shared < 0.5 * min(map(len, keys)):
         return []
     return [
-        f"{shared / len(keys[1]):.0%} of the test rows are also in the validation part: "
-        "calibrators are fitted on what they are judged by, and the figures after calibration are "
-        "worth nothing"
+        f"{shared / len(keys[1]):.0%} of the test rows are also in the validation part: calibrators are "
+        "fitted on what they are judged by, and the figures after calibration are worth nothing"
     ]
 
 
 def look_closer(test: Samples) -> list[str]:
-    """Return warnings about predictions that are what they claim, but hardly can be right."""
+    """Return warnings about predictions that can be read, but hardly can be right."""
     logits, labels = test.logits(slice(0, LOOKED_AT)), test.labels[:LOOKED_AT]
     warnings = []
-    accuracy = float((logits.argmax(1) == labels).mean())
-    if accuracy < _best_of_guessing(test.num_classes, len(labels)):
+    accuracy, share = float((logits.argmax(1) == labels).mean()), 1 / test.num_classes
+    # Guesses hardly exceed three standard deviations above their mean accuracy.
+    if accuracy < share + min(share / 2, 3 * (share * (1 - share) / len(labels)) ** 0.5):
         warnings.append(f"accuracy {accuracy:.1%} is near chance: are rows and labels in the same order?")
     if len(labels) >= 1000 and len(labels) == len(test):
         fitted = TemperatureScaler().fit(logits, labels).temperature
-        if accuracy < 1 and abs(fitted - 1) < 1e-4:  # what is all right leaves 1 as it is
+        if accuracy < 1 and abs(fitted - 1) < 1e-4:  # without a mistake the temperature stays 1
             warnings.append("the best temperature on the test part is exactly 1: was it fitted on this part?")
-    return warnings + _warn_of_zeros(test)
-
-
-def _best_of_guessing(num_classes: int, num_rows: int) -> float:
-    """Return an accuracy that guesses hardly exceed: three standard deviations above theirs."""
-    share = 1 / num_classes
-    return share + min(share / 2, 3 * (share * (1 - share) / num_rows) ** 0.5)
-
-
-def _warn_of_zeros(test: Samples) -> list[str]:
-    """Return a warning when labels have a probability of exactly zero, as rounding makes them."""
-    if test.kind == "logits":
-        return []
-    head = np.asarray(test.scores[:LOOKED_AT])
-    share = float((head[np.arange(len(head)), test.labels[:LOOKED_AT]] == 0).mean())
-    if share == 0:
-        return []
-    return [
-        f"{share:.2%} of the labels have a probability of exactly 0, taken for {test.zero:.0e}: "
-        "the NLL and the calibrators depend on it; pass logits, or probabilities with more digits"
-    ]
-
-
-def _look_at_scores(part: Part) -> Array:
-    """Return the first rows, `[N, K]`, or `[N]` if there is but one column."""
-    head = np.asarray(part.scores[:LOOKED_AT])
-    if head.dtype.kind not in "fiub":
-        raise SemmixError("scores must be numbers", head.dtype, "pass logits or probabilities")
-    _refuse_infinite(head, 0)
-    one_column = head.ndim == 2 and head.shape[1] == 1
-    return (head[:, 0] if one_column else head).astype(np.float64)
+    if test.kind == "probs":
+        head = np.asarray(test.scores[:LOOKED_AT])
+        if zeros := float((head[np.arange(len(head)), labels] == 0).mean()):
+            told = f"{zeros:.2%} of the labels have a probability of exactly 0, taken for {test.zero:.0e}: "
+            told += "the NLL and the calibrators depend on it; pass logits, or probabilities with more digits"
+            warnings.append(told)
+    return warnings
 
 
 def _judge_kind(head: Array, wanted: Kind | None, name: str) -> tuple[Kind, float, list[str]]:
@@ -190,37 +182,24 @@ def _judge_kind(head: Array, wanted: Kind | None, name: str) -> tuple[Kind, floa
     unit = 100.0 if head.ndim == 2 and _share_of_probs(head / 100) >= MOST_ROWS else 1.0
     rows = head / unit if head.ndim == 2 else _two_columns(head, "probs")
     claimed = wanted or ("probs" if "prob" in name.lower() else None)
-    share = _share_of_probs(rows)
     # Log-odds may lie in [0, 1] too: of one column, all of it or its name has to tell.
     enough = MOST_ROWS if head.ndim == 2 or claimed == "probs" else 1.0
-    if share >= enough and (head.ndim == 2 or wanted != "logits"):
+    off = float(np.abs(rows.sum(1) - 1).max())
+    sums = [f"rows of {name!r} do not sum to one (off by up to {off:.2g}): normalised"] if off > 1e-3 else []
+    if _share_of_probs(rows) >= enough and (head.ndim == 2 or wanted != "logits"):
         _refuse_outside(rows, 0)
-        return "probs", unit, _warn_of_probs(rows, unit, wanted or name, name)
+        warnings = [f"{name!r} are percentages, rows sum to 100: divided by 100"] if unit == 100 else []
+        if "logit" in (wanted or name).lower():
+            warnings.append(f"{name!r} are probabilities, whatever they are called: read as such")
+        return "probs", unit, warnings + sums
     if not _inside(rows).all():
         seen = f"from {head.min():.3g} to {head.max():.3g}"
         told = f"{name!r} lie outside [0, 1] ({seen}): read as logits, not probabilities"
         return "logits", 1.0, [told] if claimed == "probs" else []
     if claimed == "probs":
-        return "probs", 1.0, _warn_of_sums(rows, name)
+        return "probs", 1.0, sums
     told = f"{name!r} lie in [0, 1] but do not sum to one: read as logits"
     return "logits", 1.0, [] if wanted else [told]
-
-
-def _warn_of_probs(rows: Array, unit: float, called: str, name: str) -> list[str]:
-    """Return what had to be mended of scores that are probabilities."""
-    warnings = []
-    if unit == 100:
-        warnings.append(f"{name!r} are percentages, rows sum to 100: divided by 100")
-    if "logit" in called.lower():
-        warnings.append(f"{name!r} are probabilities, whatever they are called: read as such")
-    return warnings + _warn_of_sums(rows, name)
-
-
-def _warn_of_sums(rows: Array, name: str) -> list[str]:
-    off = float(np.abs(rows.sum(1) - 1).max())
-    if off <= 1e-3:
-        return []
-    return [f"rows of {name!r} do not sum to one (off by up to {off:.2g}): normalised"]
 
 
 def _inside(rows: Array) -> Array:
@@ -239,7 +218,7 @@ def _refuse_infinite(rows: Array, first_row: int) -> Array:
     if finite.all():
         return rows
     row = first_row + int(np.argwhere(~finite)[0][0])
-    raise SemmixError("scores hold NaN or infinity", f"row {row}", "drop or mend these rows")
+    raise SemmixError("scores hold NaN or infinity", f"row {row}", "drop or correct these rows")
 
 
 def _refuse_outside(rows: Array, first_row: int) -> Array:
@@ -250,7 +229,7 @@ def _refuse_outside(rows: Array, first_row: int) -> Array:
     row = int(np.argmin(inside))
     value = rows[row].min() if rows[row].min() < LEAST else rows[row].max()
     seen = f"{value:.4g} in row {first_row + row}"
-    fix = "drop or mend such rows; if these are log-odds, pass --kind logits"
+    fix = "drop or correct such rows; if these are log-odds, pass --kind logits"
     raise SemmixError("probabilities lie outside [0, 1]", seen, fix)
 
 
@@ -273,8 +252,7 @@ def _is_one_hot(labels: Array) -> bool:
 
 def _class_indices(labels: Array) -> Array:
     """Return whole numbers `[N]`."""
-    if labels.dtype.kind not in "fiub":
-        raise SemmixError("labels must be class indices", labels[:3].tolist(), "use 0 to K-1")
+    _refuse_text(labels)
     numbers = labels.reshape(len(labels))
     whole = np.isfinite(numbers) & (numbers == np.rint(numbers))
     if not whole.all():
@@ -284,13 +262,17 @@ def _class_indices(labels: Array) -> Array:
     return numbers.astype(np.int64)
 
 
-def _from_one_hot(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
+def _refuse_text(labels: Array) -> None:
     if labels.dtype.kind not in "fiub":
-        raise SemmixError("labels must be class indices", labels[:1].tolist(), "use 0 to K-1")
-    one_hot = ((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)
+        raise SemmixError("labels must be class indices", labels[:3].tolist(), "use 0 to K-1")
+
+
+def _from_one_hot(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
+    _refuse_text(labels)
     if labels.shape[1] != num_classes:
         fix = f"{num_classes} columns of scores need one-hot rows of {num_classes}, or labels [N]"
         raise SemmixError("one-hot labels do not fit", list(labels.shape), fix)
+    one_hot = ((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)
     if not one_hot.all():
         row = int(np.argmin(one_hot))
         seen = f"{labels[row][:8].tolist()} in row {row}"

@@ -16,8 +16,7 @@ from torch import Tensor
 from semmix.annotation import annotate
 from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError, some_of
-from semmix.core.progress import say
-from semmix.core.telling import tell
+from semmix.core.progress import say, tell
 from semmix.data import Dataset
 from semmix.deploy import load_model, predict_command
 from semmix.deploy.image_files import list_images

@@ -12,8 +12,7 @@ from typing import Any
 from semmix.core.artifact import begin_artifact
 from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError
-from semmix.core.progress import say
-from semmix.core.telling import tell
+from semmix.core.progress import say, tell
 from semmix.data import Dataset
 from semmix.data.config import DatasetConfig
 from semmix.data.listing import name_of

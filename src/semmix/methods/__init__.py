@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from semmix.core.errors import SemmixError, unknown_name
-from semmix.core.user_code import import_object
+from semmix.core.extras import import_object
 from semmix.methods._base import Batch, Forward, Method
 
 __all__ = ["Batch", "Forward", "Method", "list_methods", "method", "method_class", "method_options"]

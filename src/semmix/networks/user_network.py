@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from semmix.core.errors import SemmixError
-from semmix.core.user_code import import_object
+from semmix.core.extras import import_object
 from semmix.networks.base_classifier import Classifier, per_channel
 
 PROGRAM = ".pt2"
