@@ -8,7 +8,7 @@ from torch import nn
 
 from semmix import SemmixError
 from semmix.networks import classifier, list_classifiers
-from semmix.networks.resnet import PaddedShortcut
+from semmix.networks.bodies import PaddedShortcut
 from semmix.networks.user_network import UserClassifier
 
 # The counts published with each network, at ten classes and 32x32 images.

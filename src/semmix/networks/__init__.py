@@ -1,26 +1,12 @@
 """Classifiers for small images, and any network of timm; they take raw images and normalise inside."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from semmix.core.errors import SemmixError, unknown_name
-from semmix.networks.base_classifier import Body, BodyClassifier, Classifier, per_channel
-from semmix.networks.densenet import DenseNet121
-from semmix.networks.resnet import resnet18, resnet32, resnet50, resnet101, wrn26_10
-from semmix.networks.small import Small
-from semmix.networks.timm_body import TimmBody
+from semmix.core.errors import require, unknown_name
+from semmix.networks.base_classifier import BodyClassifier, Classifier, per_channel
+from semmix.networks.bodies import BODIES, TimmBody
 
-__all__ = ["Body", "Classifier", "classifier", "list_classifiers"]
-
-# name -> builder of its body from (in_channels, image_size)
-_BODIES: dict[str, Callable[[int, int], Body]] = {
-    "small": Small,
-    "resnet18": resnet18,
-    "resnet32": resnet32,
-    "resnet50": resnet50,
-    "resnet101": resnet101,
-    "wrn26_10": wrn26_10,
-    "densenet121": DenseNet121,
-}
+__all__ = ["Classifier", "classifier", "list_classifiers"]
 
 MIN_IMAGE_SIZE = 8
 
@@ -32,7 +18,7 @@ def list_classifiers() -> list[str]:
         >>> list_classifiers()[-3:]
         ['resnet50', 'small', 'wrn26_10']
     """
-    return sorted(_BODIES)
+    return sorted(BODIES)
 
 
 def classifier(
@@ -62,16 +48,11 @@ def classifier(
         >>> network(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 10])
     """
-    mean = per_channel("mean", mean, in_channels)
-    std = per_channel("std", std, in_channels)
-    return BodyClassifier(_body(name, in_channels, image_size), num_classes, mean, std)
-
-
-def _body(name: str, in_channels: int, image_size: int) -> Body:
+    mean, std = per_channel("mean", mean, in_channels), per_channel("std", std, in_channels)
     if name.startswith("timm:"):
-        return TimmBody(name.removeprefix("timm:"), in_channels, image_size)
-    if name not in _BODIES:
-        raise unknown_name("classifier", name, [*_BODIES, "timm:NAME"])
-    if image_size < MIN_IMAGE_SIZE:
-        raise SemmixError("images are too small", image_size, f"use at least {MIN_IMAGE_SIZE}")
-    return _BODIES[name](in_channels, image_size)
+        return BodyClassifier(TimmBody(name.removeprefix("timm:"), in_channels, image_size), num_classes, mean, std)
+    if name not in BODIES:
+        raise unknown_name("classifier", name, [*BODIES, "timm:NAME"])
+    fits = image_size >= MIN_IMAGE_SIZE
+    require(fits, "images are too small", image_size, f"use at least {MIN_IMAGE_SIZE}")
+    return BodyClassifier(BODIES[name](in_channels, image_size), num_classes, mean, std)

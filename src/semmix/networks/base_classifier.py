@@ -5,13 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError
-
-
-class Body(nn.Module):
-    """Normalised images `[N, C, H, W]` to features `[N, feature_dim]`."""
-
-    feature_dim: int
+from semmix.core.errors import require
+from semmix.networks.bodies import Body
 
 
 class Classifier(nn.Module):
@@ -61,13 +56,6 @@ class BodyClassifier(Classifier):
 def per_channel(name: str, values: Sequence[float] | None, in_channels: int) -> Sequence[float]:
     """Return one value for each channel: those given, or 0.5."""
     values = [0.5] * in_channels if values is None else list(values)
-    if len(values) != in_channels:
-        seen = f"{len(values)} values for {in_channels} channels"
-        raise SemmixError(f"{name} does not fit the images", seen, "give one value per channel")
+    seen = f"{len(values)} values for {in_channels} channels"
+    require(len(values) == in_channels, f"{name} does not fit the images", seen, "give one value per channel")
     return values
-
-
-def conv_bn(in_channels: int, out_channels: int, size: int, stride: int = 1):
-    """Return a convolution that keeps the image's size (at stride 1) and its normalisation."""
-    conv = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=False)
-    return conv, nn.BatchNorm2d(out_channels)

@@ -1,4 +1,4 @@
-"""A trained network as one self-describing file."""
+"""A trained network as one self-describing file, and what training may start from."""
 
 import json
 import shutil
@@ -8,11 +8,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.files import digest_tensors, whole_file, write_tensors
 from semmix.core.zoo import find_zoo, is_zoo_name
 from semmix.networks.base_classifier import Classifier
-from semmix.networks.user_network import PROGRAM, is_user_network, user_classifier
+from semmix.networks.user_network import PROGRAM, Statistics, UserClassifier, checked, is_user_network, user_classifier
 
 WEIGHTS = "weights.safetensors"
 SAVED_PROGRAM = f"program{PROGRAM}"
@@ -34,10 +34,8 @@ def save_classifier(network: Classifier, name: str, image_shape: tuple[int, int,
         with whole_file(folder / SAVED_PROGRAM) as temporary:
             shutil.copyfile(name, temporary)
         name = SAVED_PROGRAM
-    channels, size, _ = image_shape
-    shapes = {"num_classes": network.num_classes, "in_channels": channels, "image_size": size}
-    header = {"classifier": name, **shapes}
-    write_tensors(folder / WEIGHTS, network.state_dict(), header)
+    shapes = {"num_classes": network.num_classes, "in_channels": image_shape[0], "image_size": image_shape[1]}
+    write_tensors(folder / WEIGHTS, network.state_dict(), {"classifier": name, **shapes})
 
 
 def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Classifier, str]:
@@ -58,12 +56,32 @@ def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Cl
         network = user_classifier(name, num_classes, (in_channels, size, size))
     else:
         network = classifier(name, num_classes, in_channels, size)
-    try:
+    fix = "give the network back the layers it was trained with, or train it again"
+    with explaining(f"the weights in {folder} are not of {name}", fix, RuntimeError):
         network.load_state_dict(tensors)
-    except RuntimeError as error:
-        fix = "give the network back the layers it was trained with, or train it again"
-        raise SemmixError(f"the weights in {folder} are not of {name}", error, fix) from error
     return network.eval(), digest_tensors(tensors)
+
+
+def initial_classifier(
+    init: str, num_classes: int, image_shape: tuple[int, int, int], named: Statistics, default: Statistics
+) -> tuple[Classifier, str]:
+    """Return a network to start training from, ready to predict, and the name under which it can be built again.
+
+    `init` is the folder of a run, `zoo:NAME`, an exported program (.pt2), or package.module:name of a user network.
+    Networks of runs normalise by themselves; for others see `user_classifier`.
+    """
+    if run_folder(init).is_dir():
+        network, name = load_classifier(init)[0], saved_name(init)
+        checked(network, num_classes, image_shape, init)
+    else:
+        fix = "name the folder of a run, `zoo:NAME`, an exported program (.pt2) or package.module:name"
+        require(is_user_network(init), "cannot start from this", repr(init), fix)
+        network, name = user_classifier(init, num_classes, image_shape, named, default), init
+        if isinstance(network, UserClassifier):
+            return network, name
+    fix = "leave out --init-mean and --init-std"
+    require(not any(named), f"{init} normalises its images by itself", named, fix)
+    return network, name
 
 
 def copy_classifier(folder: Path, to: Path) -> list[str]:
@@ -91,30 +109,26 @@ def check_takes(folder: str | Path, image_shape: tuple[int, ...], num_classes: i
 
     Grey images are fine: networks for colour repeat them.
     """
-    header, _ = _read(folder)
-    size = (header["image_size"],) * 2
-    if image_shape[0] not in (1, header["in_channels"]) or tuple(image_shape[1:]) != size:
-        seen = f"it takes {(header['in_channels'], *size)}, they are {tuple(image_shape)}"
-        fix = "name a classifier trained on images of this shape"
-        raise SemmixError(f"the classifier in {folder} does not fit the images", seen, fix)
-    if num_classes not in (None, header["num_classes"]):
-        seen = f"it knows {header['num_classes']}, there are {num_classes}"
-        fix = "name a classifier trained on these classes"
-        raise SemmixError(f"the classifier in {folder} has other classes", seen, fix)
+    shape, known = saved_image_shape(folder), _read(folder)[0]["num_classes"]
+    fits = image_shape[0] in (1, shape[0]) and tuple(image_shape[1:]) == shape[1:]
+    seen = f"it takes {shape}, they are {tuple(image_shape)}"
+    fix = "name a classifier trained on images of this shape"
+    require(fits, f"the classifier in {folder} does not fit the images", seen, fix)
+    seen, fix = f"it knows {known}, there are {num_classes}", "name a classifier trained on these classes"
+    require(num_classes in (None, known), f"the classifier in {folder} has other classes", seen, fix)
 
 
 def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return how to build the network, and its weights."""
     folder = run_folder(folder)
-    try:
-        with safe_open(folder / WEIGHTS, framework="pt") as file:
-            header = json.loads(file.metadata()["semmix"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        fix = "name the folder of a finished training run"
-        if (folder / "model" / WEIGHTS).exists():  # as semmix fit leaves it
-            fix = f"name the model in it: {folder / 'model'}"
-        raise SemmixError(f"no trained classifier in {folder}", error, fix) from error
+    fix = "name the folder of a finished training run"
+    if (folder / "model" / WEIGHTS).exists():  # as semmix fit leaves it
+        fix = f"name the model in it: {folder / 'model'}"
+    errors = (OSError, SafetensorError, ValueError, KeyError, TypeError)
+    refused = explaining(f"no trained classifier in {folder}", fix, *errors)
+    with refused, safe_open(folder / WEIGHTS, framework="pt") as file:
+        header = json.loads(file.metadata()["semmix"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header["classifier"] == SAVED_PROGRAM:
         header["classifier"] = str(folder / SAVED_PROGRAM)
     return header, tensors

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.extras import import_object
 from semmix.networks.base_classifier import Classifier, per_channel
 
@@ -82,15 +82,20 @@ def user_classifier(
 ) -> Classifier:
     """Return the user network called `name`, with normalisation in front, ready to predict.
 
-    Mean and std are those `named`, else the network's attributes `mean` and `std`, else the `default`. Where the
-    user's code returns a `Classifier`, that normalises by itself.
+    Mean and std are those `named`, else the network's attributes `mean` and `std`, else the `default`. A `Classifier`
+    of the user's code normalises by itself.
     """
     net = _load_program(name) if name.endswith(PROGRAM) else _import_network(name)
     if isinstance(net, Classifier):
         return checked(net, num_classes, image_shape, name)
-    mean = _statistic("mean", named[0], net, default[0], image_shape[0])
-    std = _statistic("std", named[1], net, default[1], image_shape[0])
-    network = checked(UserClassifier(net, num_classes, mean, std), num_classes, image_shape, name)
+    statistics = []
+    for which, given, otherwise in zip(("mean", "std"), named, default, strict=True):
+        found = getattr(net, which, ())
+        found = torch.as_tensor(found).flatten().tolist() if isinstance(found, Tensor | list | tuple) else ()
+        values = list(given or found or otherwise)
+        values = values * image_shape[0] if len(values) == 1 else values
+        statistics.append(per_channel(which, values, image_shape[0]))
+    network = checked(UserClassifier(net, num_classes, *statistics), num_classes, image_shape, name)
     with torch.no_grad():
         network.feature_dim = network.features(torch.zeros(2, *image_shape)).shape[1]
     return network
@@ -105,24 +110,17 @@ def checked(network: Classifier, num_classes: int, image_shape: tuple[int, int, 
                 logits = network(torch.zeros(num, *image_shape))
         except Exception as error:  # a user's code may raise anything
             fix = f"it must take float images {[num, *image_shape]}, in batches of any size"
-            seen = f"{type(error).__name__}: {error}"
-            raise SemmixError(f"{name} cannot read the images", seen, fix) from error
-        if not isinstance(logits, Tensor) or logits.shape != (num, num_classes):
-            seen = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            fix = f"replace its last layer by one with {num_classes} outputs, one for each class"
-            raise SemmixError(f"{name} does not give logits {[num, num_classes]}", seen, fix)
-    _check_apart(network, name)
-    return network
-
-
-def _check_apart(network: Classifier, name: str) -> None:
-    """Refuse weights that have two names: a file would hold them twice, and they would part in training."""
+            raise SemmixError(f"{name} cannot read the images", f"{type(error).__name__}: {error}", fix) from error
+        seen = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        fix = f"replace its last layer by one with {num_classes} outputs, one for each class"
+        require(seen == [num, num_classes], f"{name} does not give logits {[num, num_classes]}", seen, fix)
     places: dict[int, str] = {}
     for key, tensor in network.state_dict().items():
         other = places.setdefault(tensor.data_ptr(), key) if tensor.numel() else key
-        if other != key:
-            fix = "give each layer its own weights (copy.deepcopy)"
-            raise SemmixError(f"{name} shares weights between layers", f"{other} and {key}", fix)
+        # A file would hold such weights twice, and in training they would part.
+        fix = "give each layer its own weights (copy.deepcopy)"
+        require(other == key, f"{name} shares weights between layers", f"{other} and {key}", fix)
+    return network
 
 
 def _import_network(name: str) -> nn.Module:
@@ -131,29 +129,14 @@ def _import_network(name: str) -> nn.Module:
     try:
         made = copy.deepcopy(made) if isinstance(made, nn.Module) else made()
     except Exception as error:  # a user's code may raise anything
-        seen = f"{type(error).__name__}: {error}"
-        fix = "it is called without arguments, and must find the files it needs from here"
-        raise SemmixError(f"{name} cannot be called", seen, fix) from error
-    if not isinstance(made, nn.Module):
-        raise SemmixError(f"{name} is not a network", type(made).__name__, fix)
+        other_fix = "it is called without arguments, and must find the files it needs from here"
+        raise SemmixError(f"{name} cannot be called", f"{type(error).__name__}: {error}", other_fix) from error
+    require(isinstance(made, nn.Module), f"{name} is not a network", type(made).__name__, fix)
     return made
 
 
 def _load_program(path: str) -> nn.Module:
-    if not Path(path).is_file():
-        raise SemmixError("no exported program here", path, "name a file of torch.export.save")
-    try:
+    require(Path(path).is_file(), "no exported program here", path, "name a file of torch.export.save")
+    fix = "write it with torch.export.save, by the same version of torch"
+    with explaining(f"cannot read the exported program {path}", fix, Exception):  # torch raises what its readers do
         return Program(torch.export.load(path).module())
-    except Exception as error:  # torch raises whatever its readers do
-        fix = "write it with torch.export.save, by the same version of torch"
-        raise SemmixError(f"cannot read the exported program {path}", error, fix) from error
-
-
-def _statistic(
-    which: str, named: Sequence[float], net: nn.Module, default: Sequence[float], in_channels: int
-) -> Sequence[float]:
-    """Return the mean or std by which the network's images are normalised, for each channel."""
-    found = getattr(net, which, ())
-    found = torch.as_tensor(found).flatten().tolist() if isinstance(found, Tensor | list | tuple) else ()
-    values = list(named or found or default)
-    return per_channel(which, values * in_channels if len(values) == 1 else values, in_channels)

@@ -40,9 +40,8 @@ from semmix.core.settings import plain, unnamed
 from semmix.data import Dataset
 from semmix.methods import Batch, Method, list_methods, method
 from semmix.networks import Classifier, classifier
-from semmix.networks.initial import initial_classifier
 from semmix.networks.predicting import predict_logits
-from semmix.networks.saved import save_classifier
+from semmix.networks.saved import initial_classifier, save_classifier
 from semmix.training.batches import MixedImages, crop_and_flip
 from semmix.training.checkpoint import (
     append_stats,

@@ -65,7 +65,7 @@ def make_settings(**changes):
 @pytest.mark.parametrize("shape", [(32, 32), (90, 60), (60, 90)])
 def test_preprocessing_equals_the_librarys(library, settings, shape):
     transformers = pytest.importorskip("transformers")
-    from semmix.networks.encoders.hugging_face import read_settings
+    from semmix.networks.encoders.libraries import read_settings
 
     if library.startswith("ViT") and shape != (32, 32):
         shape = (96, 96)  # there the aspect would change
@@ -78,7 +78,7 @@ def test_preprocessing_equals_the_librarys(library, settings, shape):
 
 
 def test_preprocessing_that_is_not_understood_is_refused():
-    from semmix.networks.encoders.hugging_face import read_settings
+    from semmix.networks.encoders.libraries import read_settings
 
     for changes in ({"resample": 0}, {"do_normalize": False}, {"do_resize": False}):
         with pytest.raises(SemmixError, match="not understood"):

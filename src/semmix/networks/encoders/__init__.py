@@ -1,7 +1,6 @@
 """Image encoders: objects that turn uint8 images into features.
 
-An encoder is named `kind:what`. `classifier:RUN` needs nothing from outside: it is a trained classifier without its
-head.
+An encoder is named `kind:what`. `classifier:RUN`, a trained classifier without its head, needs nothing from outside.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ import torch
 from torch import Tensor
 
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError, unknown_name
-from semmix.networks.encoders.hugging_face import load_clip, load_dino
+from semmix.core.errors import require, unknown_name
 from semmix.networks.encoders.inception import load_inception
+from semmix.networks.encoders.libraries import load_clip, load_dino, load_onnx, load_timm
 from semmix.networks.encoders.mobile_networks import load_efficientnet, load_mobilenet
-from semmix.networks.encoders.onnx_file import load_onnx
+from semmix.networks.encoders.pretrained import ClassifierEncoder
 from semmix.networks.encoders.resnet50 import load_resnet50
-from semmix.networks.encoders.timm_network import load_timm
-from semmix.networks.encoders.trained_classifier import ClassifierEncoder
 
 __all__ = ["Encoder", "backbone", "list_encoders", "load_encoder"]
 
@@ -92,8 +89,7 @@ def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
     if kind not in _KINDS:
         raise unknown_name("encoder kind", kind, _KINDS)
     load, example = _KINDS[kind]
-    if not what:
-        raise SemmixError("an encoder is named kind:what", repr(name), f"as in {kind}:{example}")
+    require(what, "an encoder is named kind:what", repr(name), f"as in {kind}:{example}")
     return load(what, torch.device(device))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
 
 import torch
 from safetensors import SafetensorError
@@ -37,22 +37,11 @@ def embed_split(encoder: Encoder, split: Split, title: str) -> Tensor:
     if key is None:
         return embed_all(encoder, split.images, title)
     path = cache_folder("features") / f"{digest([key, split.digest])}.safetensors"
-    features = _read(path)
-    if features is None:
-        features = embed_all(encoder, split.images, title)
-        _keep(path, features)
-    return features
-
-
-def _read(path: Path) -> Tensor | None:
-    try:
+    with suppress(OSError, SafetensorError, KeyError):
         return load_file(path)["features"]
-    except (OSError, SafetensorError, KeyError):
-        return None
-
-
-def _keep(path: Path, features: Tensor) -> None:
+    features = embed_all(encoder, split.images, title)
     try:
         write_tensors(path, {"features": features})
     except SemmixError as error:  # the features are there all the same
         say(f"features are not kept for next time ({error.what}); SEMMIX_CACHE names the folder")
+    return features

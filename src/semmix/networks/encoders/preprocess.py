@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 PRECISION = 2**22
 """Pillow's fixed point: weights are multiples of 1 / PRECISION."""
@@ -36,8 +36,8 @@ FILTERS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": _bilinear, "bicubi
 def resize_weights(num_in: int, num_out: int, resample: str) -> Tensor:
     """Return the weight of every old pixel in every new one, float64 integers [out, in].
 
-    The filter is widened when pixels are merged (antialiasing). Pillow rounds its weights to fixed
-    point, so do we: sums of integers are exact in float64, whatever the order and the device.
+    The filter is widened when pixels are merged (antialiasing). Like Pillow's, weights are rounded to fixed point: sums
+    of integers are exact in float64, whatever the order and the device.
     """
     step = num_in / num_out
     width = max(step, 1.0)
@@ -51,8 +51,8 @@ def resize_weights(num_in: int, num_out: int, resample: str) -> Tensor:
 def resize(images: Tensor, size: tuple[int, int], resample: str) -> Tensor:
     """Return uint8 images [N, C, H, W] scaled to `size`, float64 whole numbers from 0 to 255.
 
-    Equal to Pillow's `resize` to the last bit while the aspect is kept: along rows, then along
-    columns, rounded to bytes after each.
+    Equal to Pillow's `resize` to the last bit while the aspect is kept: along rows, then along columns, rounded to
+    bytes after each.
     """
     for axis in (1, 0):
         weights = resize_weights(images.shape[axis + 2], size[axis], resample).to(images.device)
@@ -78,39 +78,31 @@ class Preprocess:
     """`bicubic` or `bilinear`, antialiased as in Pillow."""
 
     def __post_init__(self) -> None:
-        if self.resample not in FILTERS:
-            raise SemmixError("unknown resampling", self.resample, f"use {' or '.join(FILTERS)}")
-        if not (_are_three(self.mean) and _are_three(self.std) and min(self.std) > 0):
-            seen = f"mean {self.mean}, std {self.std}"
-            raise SemmixError("normalisation needs three channels", seen, "give three numbers each")
+        require(self.resample in FILTERS, "unknown resampling", self.resample, f"use {' or '.join(FILTERS)}")
+        scaled = _are_three(self.mean) and _are_three(self.std) and min(self.std) > 0
+        seen = f"mean {self.mean}, std {self.std}"
+        require(scaled, "normalisation needs three channels", seen, "give three numbers each")
         edges = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        if not _are_edges(edges):
-            fix = "one whole number of pixels, or height and width; at least 1"
-            raise SemmixError("images need a size", self.size, fix)
-        if self.crop is None:
-            return
-        if not (isinstance(self.crop, tuple) and _are_edges(self.crop)):
-            fix = "height and width, whole numbers of pixels; at least 1"
-            raise SemmixError("a crop needs a size", self.crop, fix)
-        if self.crop[0] > edges[0] or self.crop[1] > edges[1]:
+        fix = "one whole number of pixels, or height and width; at least 1"
+        require(_are_edges(edges), "images need a size", self.size, fix)
+        if self.crop is not None:
+            sized = isinstance(self.crop, tuple) and _are_edges(self.crop)
+            require(sized, "a crop needs a size", self.crop, "height and width, whole numbers of pixels; at least 1")
+            fits = self.crop[0] <= edges[0] and self.crop[1] <= edges[1]
             seen = f"size {self.size}, crop {self.crop}"
-            raise SemmixError("the crop is larger than the image", seen, "crop no more than size")
+            require(fits, "the crop is larger than the image", seen, "crop no more than size")
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return float32 [N, 3, h, w]; grey images are repeated to three channels."""
-        pixels = resize(images, self._target(images), self.resample)
+        height, width = images.shape[2:]
+        size, shorter = self.size, min(height, width)
+        target = size if isinstance(size, tuple) else (size * height // shorter, size * width // shorter)
+        pixels = resize(images, target, self.resample)
         if self.crop:
             top, left = ((a - b) // 2 for a, b in zip(pixels.shape[2:], self.crop, strict=True))
             pixels = pixels[:, :, top : top + self.crop[0], left : left + self.crop[1]]
         mean, std = (torch.tensor(values, device=pixels.device).view(3, 1, 1) for values in (self.mean, self.std))
         return (pixels.float() / 255 - mean) / std
-
-    def _target(self, images: Tensor) -> tuple[int, int]:
-        if isinstance(self.size, tuple):
-            return self.size
-        height, width = images.shape[2:]
-        shorter = min(height, width)
-        return self.size * height // shorter, self.size * width // shorter
 
 
 def _are_three(values: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What all encoders from outside share: preprocessing, batches, precision, a digest."""
+"""What encoders share: preprocessing, batches, precision, a digest; and a classifier of ours as an encoder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError
-from semmix.core.files import digest, digest_tensors
+from semmix.core.errors import SemmixError, require
+from semmix.core.files import digest, digest_tensors, read_json
+from semmix.networks.predicting import full_precision
+from semmix.networks.saved import load_classifier, run_folder
 
 BATCH_SIZE = 256
 """Images the network sees at once."""
@@ -17,10 +19,7 @@ CPU_BATCH_SIZE = 32
 
 
 class PretrainedEncoder:
-    """A network somebody else trained, on a device of ours.
-
-    Images go to the device as bytes and leave it as features.
-    """
+    """A network somebody else trained. Images go to its device as bytes and leave it as features."""
 
     def __init__(
         self,
@@ -42,9 +41,17 @@ class PretrainedEncoder:
         self._exact = exact or device.type == "cpu"
         self._network, self._preprocess = network, preprocess
         self.digest = digest({"weights": weights, "preprocess": repr(preprocess)})
-        precision = "float32" if self._exact else "bfloat16"
-        self.cache_key = f"{self.digest} on {device.type} in {precision}"
-        self.dim = self._measure()
+        self.cache_key = f"{self.digest} on {device.type} in {'float32' if self._exact else 'bfloat16'}"
+        try:
+            shape = tuple(self.embed(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape)
+        except SemmixError:
+            raise
+        except Exception as error:  # a network of another kind may raise anything
+            fix = "name a network that takes images alone, of the size its preprocessing gives"
+            raise SemmixError(f"{name} cannot read an image", f"{type(error).__name__}: {error}", fix) from error
+        fix = "an encoder must give one row of numbers per image; choose another output"
+        require(len(shape) == 2 and shape[0] == 1, f"{name} gives no features", f"shape {shape}", fix)
+        self.dim = shape[1]
 
     def __repr__(self) -> str:
         return f"Encoder({self.name}: {self.dim} features)"
@@ -63,22 +70,6 @@ class PretrainedEncoder:
         ):
             return self._network(pixels).float()
 
-    def _measure(self) -> int:
-        """Return the length of a feature, seen on a black image."""
-        black = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
-        try:
-            shape = tuple(self.embed(black).shape)
-        except SemmixError:
-            raise
-        except Exception as error:  # a network of another kind may raise anything
-            seen = f"{type(error).__name__}: {error}"
-            fix = "name a network that takes images alone, of the size its preprocessing gives"
-            raise SemmixError(f"{self.name} cannot read an image", seen, fix) from error
-        if len(shape) != 2 or shape[0] != 1:
-            fix = "an encoder must give one row of numbers per image; choose another output"
-            raise SemmixError(f"{self.name} gives no features", f"shape {shape}", fix)
-        return shape[1]
-
 
 def wrap_network(
     name: str, network: nn.Module, preprocess: Callable[[Tensor], Tensor], device: torch.device
@@ -89,3 +80,28 @@ def wrap_network(
     # Convolutions are faster with channels last, by a third on a CPU.
     network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return PretrainedEncoder(name, network, preprocess, weights, device)
+
+
+class ClassifierEncoder:
+    """The penultimate features of a finished training run, or of an exported model."""
+
+    def __init__(self, run: str, device: torch.device):
+        network, self.digest = load_classifier(run)
+        self.name = f"classifier:{run}"
+        config = run_folder(run) / "config.json"
+        manifest = read_json(config) if config.exists() else {}
+        # The digest of the split it learned from; a model does not tell.
+        self.trained_on = manifest["inputs"].get("train") if manifest.get("kind") == "run" else None
+        self.dim = network.feature_dim
+        self.network, self.device = network.to(device), device
+
+    def __repr__(self) -> str:
+        return f"Encoder({self.name}: {self.dim} features)"
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return features [N, dim] of uint8 images; grey ones are repeated if it takes colour."""
+        channels, num = self.network.mean.shape[1], images.shape[1]
+        seen, fix = f"{num} channels, it takes {channels}", "name a run trained on such images"
+        require(num in (1, channels), f"{self.name} cannot read these images", seen, fix)
+        with full_precision():
+            return self.network.features(images.to(self.device))

@@ -16,14 +16,8 @@ from semmix.networks.encoders.weights import fill, read_tfjs
 
 EPS = 1.001e-5
 """Added to the variance in batch norms."""
-KINDS = {
-    "kernel": "0.weight",
-    "bias": "0.bias",
-    "gamma": "1.weight",
-    "beta": "1.bias",
-    "moving_mean": "1.running_mean",
-    "moving_variance": "1.running_var",
-}
+KERAS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
+OURS = ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var")
 """What Keras and we call the weights of a convolution (0) and its norm (1)."""
 CENTRED = Preprocess(size=224, crop=(224, 224), mean=(123.68 / 255, 116.779 / 255, 103.939 / 255), std=(1 / 255,) * 3)
 """Pixels from 0 to 255 minus the mean of ImageNet."""
@@ -38,6 +32,7 @@ def load_resnet50(what: str, device: torch.device) -> PretrainedEncoder:
 
 def keras_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return Keras' weights by our names and in our layout, the head left out."""
+    kinds: dict[str, str] = dict(zip(KERAS, OURS, strict=True))
     renamed = {}
     for name, tensor in tensors.items():
         layer, _, kind = name.partition("/")
@@ -49,7 +44,7 @@ def keras_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             tensor = tensor.permute(3, 2, 0, 1)  # [h, w, in, out] -> [out, in, h, w]
         # res3a_branch2b and bn3a_branch2b, a convolution and its norm, make up 3a.branch2b
         place = layer.removeprefix("res").removeprefix("bn").removeprefix("_").replace("_", ".")
-        renamed[f"{place}.{KINDS.get(kind, kind)}"] = tensor
+        renamed[f"{place}.{kinds.get(kind, kind)}"] = tensor
     return renamed
 
 

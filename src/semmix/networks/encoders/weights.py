@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import explaining, require
 from semmix.core.files import read_json
 
 COUNTER = "num_batches_tracked"
@@ -21,12 +21,10 @@ COUNTER = "num_batches_tracked"
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Return the tensors of a file torch saved."""
     fix = "name a state dict that torch saved; if this is one, download it again"
-    try:
+    with explaining("cannot read weights", fix, Exception, seen=path):  # torch's reader may break anywhere
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken file can break torch's reader anywhere
-        raise SemmixError("cannot read weights", path, fix) from error
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise SemmixError("a file of other things than tensors", path, fix)
+    are_tensors = isinstance(tensors, dict) and all(isinstance(t, Tensor) for t in tensors.values())
+    require(are_tensors, "a file of other things than tensors", path, fix)
     return tensors
 
 
@@ -37,12 +35,9 @@ def read_tfjs(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     fix = "name the model.json of a TensorFlow.js layers model"
-    if not path.is_file():
-        raise SemmixError("no file here", path, fix)
-    try:
+    require(path.is_file(), "no file here", path, fix)
+    with explaining(f"{path} is not understood", fix, KeyError, TypeError):
         groups = [_read_group(path.parent, **group) for group in read_json(path)["weightsManifest"]]
-    except (KeyError, TypeError) as error:
-        raise SemmixError(f"{path} is not understood", repr(error), fix) from error
     return {name: tensor for group in groups for name, tensor in group.items()}
 
 
@@ -52,18 +47,17 @@ def _read_group(folder: Path, paths: list[str], weights: list[dict[str, Any]]) -
     sizes = [math.prod(shape) for shape in shapes.values()]
     shards = [_find_shard(folder, name) for name in paths]
     found = sum(path.stat().st_size for path in shards)  # checked before anything is read
-    if found != 4 * sum(sizes):
-        seen = f"{found} bytes in {len(shards)} shards, not {4 * sum(sizes)}"
-        raise SemmixError("shards of the wrong length", seen, "unpack the whole package again")
+    seen = f"{found} bytes in {len(shards)} shards, not {4 * sum(sizes)}"
+    require(found == 4 * sum(sizes), "shards of the wrong length", seen, "unpack the whole package again")
     data = b"".join(path.read_bytes() for path in shards)
     parts = torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32)).split(sizes)
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def _read_shape(name: str, shape: list[int], dtype: str, **more: Any) -> tuple[int, ...]:
-    if dtype != "float32" or more:
-        seen = f"{name} is {dtype}, {more}" if more else f"{name} is {dtype}"
-        raise SemmixError("only plain float32 weights are read", seen, "convert without quantising")
+    seen = f"{name} is {dtype}, {more}" if more else f"{name} is {dtype}"
+    plain = dtype == "float32" and not more
+    require(plain, "only plain float32 weights are read", seen, "convert without quantising")
     if not all(isinstance(num, int) and num > 0 for num in shape):
         raise TypeError(f"{name} has shape {shape}")
     return tuple(shape)
@@ -71,22 +65,18 @@ def _read_shape(name: str, shape: list[int], dtype: str, **more: Any) -> tuple[i
 
 def _find_shard(folder: Path, name: str) -> Path:
     """Return the path of a shard, which must lie beside its manifest: that comes from outside, and may lie."""
-    if Path(name).name != name:
-        fix = "shards lie in the folder of model.json; take the package's own files"
-        raise SemmixError("a shard in another folder", name, fix)
-    path = folder / name
-    if not path.is_file():
-        raise SemmixError("a shard is missing", path, "unpack the whole package again")
-    return path
+    fix = "shards lie in the folder of model.json; take the package's own files"
+    require(Path(name).name == name, "a shard in another folder", name, fix)
+    require((folder / name).is_file(), "a shard is missing", folder / name, "unpack the whole package again")
+    return folder / name
 
 
 def fill(network: nn.Module, tensors: Mapping[str, Tensor], fix: str) -> None:
     """Give `network` its weights; every name and shape must be its own, or `fix` says what to do."""
     wanted, found = _shapes(network.state_dict()), _shapes(tensors)
     for name in wanted | found:
-        if wanted.get(name) != found.get(name):
-            seen = f"{name} is {found.get(name, 'missing')}, not {wanted.get(name, 'expected')}"
-            raise SemmixError("not the weights of this network", seen, fix)
+        seen = f"{name} is {found.get(name, 'missing')}, not {wanted.get(name, 'expected')}"
+        require(wanted.get(name) == found.get(name), "not the weights of this network", seen, fix)
     network.load_state_dict(tensors, strict=False)  # the counters may be missing
 
 

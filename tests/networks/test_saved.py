@@ -5,8 +5,7 @@ import torch
 
 from semmix.core.errors import SemmixError
 from semmix.networks import classifier
-from semmix.networks.initial import initial_classifier
-from semmix.networks.saved import save_classifier
+from semmix.networks.saved import initial_classifier, save_classifier
 
 UNKNOWN = ((), ())
 
