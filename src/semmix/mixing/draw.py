@@ -1,8 +1,8 @@
 """The loop that fills a store with mixed sets: x(lam) ~ p(x | lam q_i + (1 - lam) q_j, x_T).
 
-All members of a set start from one noise x_T, drawn from the set's own seed, and the network always
-sees the same batch shape. So an image depends on its set alone: not on the shard, the process or a
-restart, and on the same machine it is the same to the byte.
+All members of a set start from one noise x_T, drawn from the set's own seed, and the network always sees the same batch
+shape. So an image depends on its set alone, not on the shard, the process or a restart: on the same machine it is the
+same to the byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from semmix.core.device import rank_and_world
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.progress import progress
 from semmix.core.settings import plain
 from semmix.diffusion import Generator, load_generator
@@ -64,20 +64,20 @@ def mix(
         generator = load_generator(generator, device)
     if plan is None:
         plan = _simple_plan(generator, num_sets, sets_per_pair, seed)
-    elif (num_sets, sets_per_pair, seed) != (None, None, 0):
+    else:
         seen = f"num_sets={num_sets}, sets_per_pair={sets_per_pair}, seed={seed}"
-        raise SemmixError("the plan says which sets there are", seen, "leave out the plan, or the others")
-    if generator.num_classes != plan.num_classes:
-        seen = f"the generator knows {generator.num_classes}, the plan has {plan.num_classes}"
-        raise SemmixError("generator and plan differ in classes", seen, "use matching ones")
+        alone = (num_sets, sets_per_pair, seed) == (None, None, 0)
+        require(alone, "the plan says which sets there are", seen, "leave out the plan, or the others")
+    seen = f"the generator knows {generator.num_classes}, the plan has {plan.num_classes}"
+    same = generator.num_classes == plan.num_classes
+    require(same, "generator and plan differ in classes", seen, "use matching ones")
     return _fill(generator, plan, (config or MixConfig()).resolve(generator.device), out)
 
 
 def _simple_plan(generator: Generator, num_sets: int | None, sets_per_pair: int | None, seed: int) -> MixPlan:
     check_knows_classes(generator, 2)
-    if num_sets is not None and sets_per_pair is not None:
-        seen = f"num_sets={num_sets}, sets_per_pair={sets_per_pair}"
-        raise SemmixError("the number of sets is given twice", seen, "leave one of them out")
+    seen = f"num_sets={num_sets}, sets_per_pair={sets_per_pair}"
+    require(num_sets is None or sets_per_pair is None, "the number of sets is given twice", seen, "leave one out")
     if sets_per_pair is not None:
         num_sets = sets_per_pair * len(all_pairs(generator.num_classes))
     num_sets = 1000 if num_sets is None else num_sets

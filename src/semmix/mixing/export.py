@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.extras import import_extra
 from semmix.core.files import remove_file, whole_file, write_bytes
 from semmix.core.progress import progress
-from semmix.mixing.store import MixSets, iterate_rows
+from semmix.mixing.store import MixSets
 
 ROWS_PER_GROUP = 1024
 
@@ -24,9 +25,7 @@ _HUGGING_FACE_FEATURES = {
     "image": {"_type": "Image"},
     "soft_label": {"_type": "Sequence", "feature": {"dtype": "float32", "_type": "Value"}},
     "pair": {"_type": "Sequence", "feature": {"dtype": "int64", "_type": "Value"}},
-    "set": {"dtype": "int64", "_type": "Value"},
-    "member": {"dtype": "int64", "_type": "Value"},
-    "seed": {"dtype": "int64", "_type": "Value"},
+    **{name: {"dtype": "int64", "_type": "Value"} for name in ("set", "member", "seed")},
     "lam_requested": {"dtype": "float64", "_type": "Value"},
 }
 
@@ -34,8 +33,7 @@ _HUGGING_FACE_FEATURES = {
 def export_folder(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
     """Write every image as PNG and `labels.jsonl` with one line per image; return the folder.
 
-    The labels come last, and those of an earlier export go first: they are never beside images
-    they do not belong to.
+    The labels come last, and those of an earlier export go first: they are never beside images of another export.
     """
     out, lines = Path(out), []
     labels = out / "labels.jsonl"
@@ -52,42 +50,27 @@ def export_folder(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
 
 def export_parquet(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
     """Write one Parquet file, readable by Hugging Face `datasets`; return its path."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        fix = "pip install semmix[parquet]"
-        raise SemmixError("Parquet needs pyarrow", "not installed", fix) from error
-    schema = _parquet_schema(pa)
+    pa, pq = (import_extra(name, "parquet", "Parquet") for name in ("pyarrow", "pyarrow.parquet"))
+    columns = {
+        "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+        "soft_label": pa.list_(pa.float32()),
+        "pair": pa.list_(pa.int64()),
+        **dict.fromkeys(("set", "member", "seed"), pa.int64()),
+        "lam_requested": pa.float64(),
+    }
+    features = json.dumps({"info": {"features": _HUGGING_FACE_FEATURES}})
+    schema = pa.schema(list(columns.items()), metadata={"huggingface": features})
     rows = iterate_rows(store, soft_labels)
-    total = store.num_sets * store.plan.set_size
     with (
-        progress("export", total) as bar,
+        progress("export", store.num_sets * store.plan.set_size) as bar,
         whole_file(Path(out)) as temporary,
         pq.ParquetWriter(temporary, schema) as writer,
     ):
-        while group := [_parquet_row(row) for row in islice(rows, ROWS_PER_GROUP)]:
-            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+        while group := list(islice(rows, ROWS_PER_GROUP)):
+            pictures = [{**row, "image": {"bytes": png_bytes(row["image"]), "path": None}} for row in group]
+            writer.write_table(pa.Table.from_pylist(pictures, schema=schema))
             bar.advance(len(group))
     return Path(out)
-
-
-def _parquet_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "image": {"bytes": png_bytes(row["image"]), "path": None}}
-
-
-def _parquet_schema(pa):
-    fields = [
-        ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-        ("soft_label", pa.list_(pa.float32())),
-        ("pair", pa.list_(pa.int64())),
-        ("set", pa.int64()),
-        ("member", pa.int64()),
-        ("seed", pa.int64()),
-        ("lam_requested", pa.float64()),
-    ]
-    features = json.dumps({"info": {"features": _HUGGING_FACE_FEATURES}})
-    return pa.schema(fields, metadata={"huggingface": features})
 
 
 def png_bytes(image: Tensor) -> bytes:
@@ -96,3 +79,21 @@ def png_bytes(image: Tensor) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def iterate_rows(store: MixSets, soft_labels: Tensor) -> Iterator[dict[str, Any]]:
+    """Yield one row per image: its pixels, its soft label and where it comes from."""
+    lam_requested = store.lam_requested()
+    for k in range(store.plan.num_shards):
+        images = store.read_shard(k)
+        for row, n in enumerate(store.plan.shard(k)):
+            for member in range(store.plan.set_size):
+                yield {
+                    "image": images[row, member],
+                    "set": n,
+                    "member": member,
+                    "pair": store.pair(n),
+                    "seed": store.plan.set_seed(n),
+                    "lam_requested": float(lam_requested[n, member]),
+                    "soft_label": soft_labels[n, member].tolist(),
+                }

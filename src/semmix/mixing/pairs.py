@@ -1,11 +1,11 @@
-"""Which pairs of classes to mix: all, a list of one's own, or those a classifier confuses."""
+"""Which pairs of classes to mix where all are too many: those a classifier confuses."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.mixing.plan import all_pairs
 
 
@@ -13,21 +13,20 @@ def confusable_pairs(confusion: Tensor, num_pairs: int | None = None) -> tuple[t
     """Return the `num_pairs` pairs a classifier mixes up most, the worst first.
 
     Args:
-        confusion: Counts [K, K]: row the true class, column the answer. Rows are scaled to rates,
-            so that frequent classes do not win by their number.
+        confusion: Counts [K, K]: row the true class, column the predicted one. Rows are scaled to rates, so that
+            frequent classes do not win by their number.
         num_pairs: How many pairs, all by default; a `MixPlan` cycles through them in this order.
 
     >>> confusable_pairs(torch.tensor([[8, 0, 2], [0, 10, 0], [1, 0, 9]]), 1)
     ((0, 2),)
     """
     num_classes = len(confusion)
-    if confusion.shape != (num_classes, num_classes) or bool((confusion < 0).any()):
-        fix = "pass counts [K, K], rows true classes, columns answers"
-        raise SemmixError("not a confusion matrix", tuple(confusion.shape), fix)
+    counts = confusion.shape == (num_classes, num_classes) and bool((confusion >= 0).all())
+    fix = "pass counts [K, K], rows true classes, columns predicted ones"
+    require(counts, "not a confusion matrix", tuple(confusion.shape), fix)
     pairs = all_pairs(num_classes)
-    if num_pairs is not None and not 1 <= num_pairs <= len(pairs):
-        fix = f"{num_classes} classes have {len(pairs)} pairs"
-        raise SemmixError("no such number of pairs", num_pairs, fix)
+    fix = f"{num_classes} classes have {len(pairs)} pairs"
+    require(num_pairs is None or 1 <= num_pairs <= len(pairs), "no such number of pairs", num_pairs, fix)
     rates = confusion.double() / confusion.sum(1, keepdim=True).clamp(min=1)
     return tuple(sorted(pairs, key=lambda pair: -float(rates[pair] + rates[pair[::-1]]))[:num_pairs])
 
@@ -35,9 +34,9 @@ def confusable_pairs(confusion: Tensor, num_pairs: int | None = None) -> tuple[t
 def partner_pairs(logits: Tensor, labels: Tensor, partners: int) -> tuple[tuple[int, int], ...]:
     """Return every class paired with the `partners` classes a classifier confuses it with most.
 
-    Confusion is the probability given to the other class, averaged over a class's images and taken
-    both ways; so it tells apart pairs that are never mistaken outright, and a rare class without a
-    validation image is still judged by the images taken for it.
+    Confusion is the probability given to the other class, averaged over a class's images and taken both ways. So it
+    tells apart pairs that are never mistaken outright, and a rare class without a validation image is still judged by
+    the images taken for it.
 
     Args:
         logits: Of validation images, [N, K].

@@ -1,8 +1,8 @@
 """Which mixed sets exist, and which shard holds them: pure arithmetic, the same on every machine.
 
-Set `n` has pair `pairs[n % len(pairs)]`, so all pairs come equally often but for the last cycle,
-and a seed of its own, so no set depends on what was generated before it. Where sets are fewer than
-pairs, the order of the pairs decides which classes are seen: that of `tournament_pairs` is fair.
+Set `n` has pair `pairs[n % len(pairs)]`, so all pairs come equally often but for the last cycle, and a seed of its own,
+so no set depends on what was generated before it. If there are fewer sets than pairs, the order of the pairs decides
+which classes are seen: that of `tournament_pairs` is fair.
 """
 
 from __future__ import annotations
@@ -10,16 +10,25 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.seeds import fold_seed
 from semmix.mixing.labels import lambda_grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixPlan:
-    """The sets of one store."""
+    """The mixed sets of one store.
+
+    Raises:
+        SemmixError: If there are no sets or no pairs, or a pair, a lambda or beta is out of range.
+
+    Example:
+        >>> plan = MixPlan(num_classes=3, num_sets=4, pairs=all_pairs(3), lams=lambda_grid(5))
+        >>> [plan.pair(n) for n in range(4)], plan.set_lams(0)
+        ([(0, 1), (0, 2), (1, 2), (0, 1)], (0.0, 0.25, 0.5, 0.75, 1.0))
+    """
 
     num_classes: int
     """Classes of the data set."""
@@ -37,23 +46,19 @@ class MixPlan:
     """Sets in one file (1024 sets of 8 images of 32 x 32 are 25 MB)."""
 
     def __post_init__(self) -> None:
-        if self.num_sets < 1 or self.sets_per_shard < 1:
-            seen = f"num_sets={self.num_sets}, sets_per_shard={self.sets_per_shard}"
-            raise SemmixError("a plan needs sets", seen, "both must be at least 1")
-        if not self.pairs:
-            raise SemmixError("a plan needs pairs", self.pairs, "use all_pairs(num_classes)")
+        seen = f"num_sets={self.num_sets}, sets_per_shard={self.sets_per_shard}"
+        require(min(self.num_sets, self.sets_per_shard) >= 1, "a plan needs sets", seen, "both must be at least 1")
+        require(self.pairs, "a plan needs pairs", self.pairs, "use all_pairs(num_classes)")
         for i, j in self.pairs:
-            if i == j or not (0 <= i < self.num_classes and 0 <= j < self.num_classes):
-                fix = f"two different classes from 0 to {self.num_classes - 1}"
-                raise SemmixError("not a pair of classes", (i, j), fix)
-        steps = zip((0.0, *self.lams), (*self.lams, 1.0), strict=True)
-        if not self.lams or not all(low <= high for low, high in steps):
-            raise SemmixError("lams must rise within [0, 1]", self.lams, "sort them")
-        if self.beta is not None and len(self.lams) < 2:
-            raise SemmixError("a drawn set has two ends", self.lams, "ask for 2 members or more")
-        if self.beta is not None and not 0 < self.beta < math.inf:
+            valid = i != j and 0 <= i < self.num_classes and 0 <= j < self.num_classes
+            fix = f"two different classes from 0 to {self.num_classes - 1}"
+            require(valid, "not a pair of classes", (i, j), fix)
+        rise = all(low <= high for low, high in pairwise((0.0, *self.lams, 1.0)))
+        require(self.lams and rise, "lams must rise within [0, 1]", self.lams, "sort them")
+        if self.beta is not None:
+            require(len(self.lams) >= 2, "a drawn set has two ends", self.lams, "ask for 2 members or more")
             fix = "choose one, such as 1, or leave it out for the grid"
-            raise SemmixError("beta must be positive and finite", self.beta, fix)
+            require(0 < self.beta < math.inf, "beta must be positive and finite", self.beta, fix)
 
     @property
     def num_shards(self) -> int:

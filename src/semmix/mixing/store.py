@@ -3,15 +3,13 @@
     mixsets/manifest.json              the plan, the generator's digest, the sampler's settings
     mixsets/shard-00000.safetensors    images, uint8 [sets, members, C, H, W]
 
-Which pair, seed and requested lambda a set has follows from the plan, so a shard holds pixels only.
-Its header names the store it belongs to and the checksum of its pixels; a shard is written whole or
-not at all, by whichever process owns it.
+The plan says which pair, seed and requested lambda a set has, so a shard holds pixels only. Its header names the store
+it belongs to and the checksum of its pixels; a shard is written whole or not at all, by the process that owns it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +20,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semmix.core.artifact import Artifact, begin_artifact, open_artifact
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.files import digest, digest_tensors, write_tensors
 from semmix.core.settings import plain
 from semmix.mixing.labels import mix_labels
 from semmix.mixing.plan import MixPlan
 
 MANIFEST = "manifest.json"
+MAKE_AGAIN = "run the same mix command again, it makes just the shards that are missing"
 
 
 @dataclass
@@ -73,10 +72,10 @@ class MixSets:
         artifact = open_artifact(Path(folder), MANIFEST, "mixsets")
         inputs = artifact.manifest["inputs"]
         store = cls(artifact, MixPlan.from_json(inputs["plan"]), tuple(inputs["image_shape"]))
-        if missing := store.missing():
-            names = ", ".join(store.shard_path(k).name for k in missing[:5])
-            seen = f"{len(missing)} of {store.plan.num_shards} missing: {names}"
-            raise SemmixError(f"{folder} lacks shards", seen, _MAKE_AGAIN)
+        missing = store.missing()
+        names = ", ".join(store.shard_path(k).name for k in missing[:5])
+        seen = f"{len(missing)} of {store.plan.num_shards} missing: {names}"
+        require(not missing, f"{folder} lacks shards", seen, MAKE_AGAIN)
         return store
 
     def __repr__(self) -> str:
@@ -126,9 +125,9 @@ class MixSets:
     def write_shard(self, k: int, images: Tensor) -> None:
         """Write shard `k`, uint8 [sets, members, C, H, W]; the last one finishes the store."""
         expected = (len(self.plan.shard(k)), self.plan.set_size, *self.image_shape)
-        if images.dtype != torch.uint8 or tuple(images.shape) != expected:
-            seen = f"{images.dtype} {tuple(images.shape)}"
-            raise SemmixError(f"shard {k} has the wrong shape", seen, f"pass uint8 {expected}")
+        fits = images.dtype == torch.uint8 and tuple(images.shape) == expected
+        seen = f"{images.dtype} {tuple(images.shape)}"
+        require(fits, f"shard {k} has the wrong shape", seen, f"pass uint8 {expected}")
         tensors = {"images": images}
         header = {"store": self._store, "shard": k, "sha256": digest_tensors(tensors)}
         write_tensors(self.shard_path(k), tensors, header)
@@ -139,15 +138,14 @@ class MixSets:
         """Return the images of shard `k`, uint8 [sets, members, C, H, W], checksum verified."""
         images = self._open_shard(k).get_tensor("images")
         if k not in self._verified:
-            if digest_tensors({"images": images}) != self._header(k)["sha256"]:
-                raise self._damaged(k, "its pixels do not match its checksum")
+            sound = digest_tensors({"images": images}) == self._header(k)["sha256"]
+            require(sound, *self._damaged(k, "its pixels do not match its checksum"))
             self._verified.add(k)
         return images
 
     def read_set(self, n: int) -> Tensor:
         """Return the images of set `n`, uint8 [members, C, H, W], without loading the others."""
-        if not 0 <= n < self.num_sets:
-            raise SemmixError("no such set", n, f"sets go from 0 to {self.num_sets - 1}")
+        require(0 <= n < self.num_sets, "no such set", n, f"sets go from 0 to {self.num_sets - 1}")
         k, row = divmod(n, self.plan.sets_per_shard)
         if k not in self._verified:
             self.read_shard(k)
@@ -190,44 +188,21 @@ class MixSets:
         return mix_labels(i, j, lam, self.plan.num_classes)
 
     def _open_shard(self, k: int):
-        try:
+        what, _, fix = self._damaged(k, "")
+        with explaining(what, fix, OSError, SafetensorError):
             shard = safe_open(self.shard_path(k), framework="pt")
             shard.get_slice("images")
-        except (OSError, SafetensorError) as error:
-            raise self._damaged(k, error) from error
         return shard
 
     def _header(self, k: int) -> dict[str, Any]:
         metadata = self._open_shard(k).metadata() or {}
-        try:
+        what, seen, fix = self._damaged(k, "its header is not readable")
+        with explaining(what, fix, KeyError, ValueError, seen=seen):
             header = json.loads(metadata["semmix"])
-        except (KeyError, ValueError):
-            raise self._damaged(k, "its header is not readable") from None
-        if (header.get("store"), header.get("shard")) != (self._store, k):
-            raise self._damaged(k, "it belongs to another store or place")
+        own = (header.get("store"), header.get("shard")) == (self._store, k)
+        require(own, *self._damaged(k, "it belongs to another store or place"))
         return header
 
-    def _damaged(self, k: int, seen: object) -> SemmixError:
-        fix = f"delete {self.shard_path(k)}; {_MAKE_AGAIN}"
-        return SemmixError(f"{self.shard_path(k).name} cannot be used", seen, fix)
-
-
-_MAKE_AGAIN = "run the same mix command again, it makes just the shards that are missing"
-
-
-def iterate_rows(store: MixSets, soft_labels: Tensor) -> Iterator[dict[str, Any]]:
-    """Yield one row per image: its pixels, its soft label and where it comes from."""
-    lam_requested = store.lam_requested()
-    for k in range(store.plan.num_shards):
-        images = store.read_shard(k)
-        for row, n in enumerate(store.plan.shard(k)):
-            for member in range(store.plan.set_size):
-                yield {
-                    "image": images[row, member],
-                    "set": n,
-                    "member": member,
-                    "pair": store.pair(n),
-                    "seed": store.plan.set_seed(n),
-                    "lam_requested": float(lam_requested[n, member]),
-                    "soft_label": soft_labels[n, member].tolist(),
-                }
+    def _damaged(self, k: int, seen: str) -> tuple[str, str, str]:
+        path = self.shard_path(k)
+        return f"{path.name} cannot be used", seen, f"delete {path}; {MAKE_AGAIN}"
