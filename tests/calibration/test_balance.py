@@ -13,7 +13,6 @@ from scipy.optimize import brentq
 
 from semmix import SemmixError, confidence_balance
 from semmix.calibration.balance import (
-    BalanceConfig,
     Row,
     balance_table,
     closed_form_beta,
@@ -21,11 +20,11 @@ from semmix.calibration.balance import (
     focal,
     load_loss,
     minima,
-    run_balance,
     spread_deltas,
     squared_error,
     verdict,
 )
+from semmix.cli.balance import BalanceCommand
 
 SOFTER, SHARPER = (0.5, 0.6, 0.7, 0.8, 0.9), (0.51, 0.65, 0.75, 0.85, 0.95, 0.999)
 ALPHAS = [(a1, a2) for a1, a2 in product(SHARPER, SOFTER) if a1 > a2]
@@ -85,7 +84,7 @@ def test_the_formula_holds_for_all_labels():
             assert closed_form_beta("ce", alpha1, alpha2, delta) == pytest.approx(found, abs=1e-8)
 
 
-def test_the_formula_is_zero_once_answers_are_free_and_for_l2_always():
+def test_the_formula_is_zero_once_predictions_are_free_and_for_l2_always():
     free = distance(0.9, 0.6)
     assert closed_form_beta("ce", 0.9, 0.6, 0.9 * free) < -1e-4
     for delta in (0.01, 0.9 * free, 1.01 * free, 2.0):
@@ -94,13 +93,13 @@ def test_the_formula_is_zero_once_answers_are_free_and_for_l2_always():
         assert (closed_form_beta("ce", 0.9, 0.6, delta) == 0) == (delta > free)
 
 
-def test_focal_loss_may_lean_to_the_sharper_label_once_answers_are_free():
+def test_focal_loss_may_lean_to_the_sharper_label_once_predictions_are_free():
     assert confidence_balance(focal1, 0.9, 0.6, 2.0).beta == pytest.approx(0.0278314, abs=1e-6)
     assert confidence_balance(focal1, 0.95, 0.8, 2.0).beta == pytest.approx(-0.0011617, abs=1e-6)
     assert confidence_balance(focal1, 0.999, 0.9, 2.0).beta == pytest.approx(-0.0305812, abs=1e-6)
 
 
-def test_focal_answers_solve_the_papers_equation():
+def test_focal_predictions_solve_the_papers_equation():
     """Where the distance binds, p2 is the root of g(x)."""
     for alphas, share in product(ALPHAS[::3], [1e-6, 0.01, 0.1]):
         a1, a2 = alphas
@@ -159,14 +158,14 @@ def test_a_loss_may_want_classes_no_label_names():
     ],
 )
 @pytest.mark.parametrize("delta", [0.02, 0.5, 4.0])
-def test_answers_stay_probabilities_where_a_loss_would_go_on(loss, best, delta):
+def test_predictions_stay_probabilities_where_a_loss_would_go_on(loss, best, delta):
     _, p1, p2 = confidence_balance(loss, 0.9, 0.6, delta)
     assert p1 == pytest.approx(best, abs=1e-9)
     assert p2 == pytest.approx(best, abs=1e-9)
 
 
-def test_the_softer_label_may_get_the_sharper_answer():
-    """A loss that wants the classes exchanged: all answers of squared_error, mirrored."""
+def test_the_softer_label_may_get_the_sharper_prediction():
+    """A loss that wants the classes exchanged: all predictions of squared_error, mirrored."""
     for delta in (0.0, 0.02, distance(0.9, 0.6), 1.0):
         _, p1, p2 = confidence_balance(squared_error, 0.9, 0.6, delta)
         beta, mirrored1, mirrored2 = confidence_balance(lambda p, q: squared_error(p, q[::-1]), 0.9, 0.6, delta)
@@ -202,7 +201,9 @@ def test_minima_finds_every_valley_and_both_ends():
 
 def test_table_figure_and_verdict(tmp_path, capsys):
     path = tmp_path / "balance.svg"
-    rows = run_balance(BalanceConfig(loss="ce", num_deltas=3, figure=path))
+    command = BalanceCommand(loss="ce", num_deltas=3, figure=path)
+    command.run()
+    rows = command.rows(command.asked)
     assert [row.delta for row in rows] == spread_deltas(0.9, 0.6, 3)
     assert all(row.beta == pytest.approx(row.closed_form, abs=1e-9) for row in rows)
     printed = capsys.readouterr().out
@@ -233,8 +234,9 @@ def test_verdicts_look_at_every_beta(betas, words):
 
 
 def test_the_table_is_of_the_loss_and_the_labels_asked_for(capsys):
-    config = BalanceConfig(loss="focal", gamma=2, alpha1=0.8, alpha2=0.5, num_classes=3, num_deltas=5, figure=None)
-    rows = run_balance(config)
+    config = BalanceCommand(loss="focal", gamma=2, alpha1=0.8, alpha2=0.5, num_classes=3, num_deltas=5, figure=None)
+    rows = config.rows(config.asked)
+    config.run()
     deltas = [distance(0.8, 0.5) * share for share in (0, 1 / 16, 1 / 4, 9 / 16, 1)]
     assert [row.delta for row in rows] == pytest.approx(deltas)
     for row in rows:
@@ -246,7 +248,7 @@ def test_the_table_is_of_the_loss_and_the_labels_asked_for(capsys):
 def test_a_users_own_loss_by_import_path(tmp_path, monkeypatch, capsys):
     (tmp_path / "their_losses.py").write_text("def fourth(p, q):\n    return ((p - q) ** 4).sum()")
     monkeypatch.syspath_prepend(tmp_path)
-    run_balance(BalanceConfig(loss="their_losses:fourth", num_deltas=3, figure=None))
+    BalanceCommand(loss="their_losses:fourth", num_deltas=3, figure=None).run()
     assert "balanced" in capsys.readouterr().out
     sys.modules.pop("their_losses")
 
@@ -266,7 +268,7 @@ def test_a_loss_that_is_no_number_gets_no_verdict():
     for loss, num_classes in ((cross_entropy, 3), (divergence, 2)):
         beta = confidence_balance(loss, 0.9, 0.6, 0.01, num_classes).beta
         assert beta == pytest.approx(right.beta, abs=1e-6)
-    edged = confidence_balance(  # no number where a share is all but zero: not the best answer
+    edged = confidence_balance(  # no number where a share is all but zero: not the best prediction
         lambda p, q: squared_error(p, q) + 0 * np.sqrt(p - 1e-9).sum(), 0.9, 0.6, 0.01
     )
     assert edged.beta == pytest.approx(0, abs=1e-9)
@@ -274,12 +276,12 @@ def test_a_loss_that_is_no_number_gets_no_verdict():
         confidence_balance(lambda p, q: (p - np.log(q)).sum(), 0.9, 0.6, 0.01, num_classes=3)
     for gamma in (math.nan, math.inf):
         with pytest.raises(SemmixError, match="gamma"):
-            run_balance(BalanceConfig(loss="focal", gamma=gamma, figure=None))
+            BalanceCommand(loss="focal", gamma=gamma, figure=None).run()
 
 
 def test_user_mistakes():
     with pytest.raises(SemmixError, match=r"end its name in \.svg"):
-        BalanceConfig(figure=Path("x.foo"))
+        BalanceCommand(figure=Path("x.foo"))
     disordered = [(0.6, 0.9, 0.1), (0.7, 0.7, 0.1), (0.9, 0.4, 0.1), (1.0, 0.6, 0.1)]
     for wrong in [*disordered, (0.9, 0.6, -1.0)]:
         with pytest.raises(SemmixError):
@@ -294,6 +296,6 @@ def test_user_mistakes():
         load_loss("semmix.calibration.balance:missing")
     for num_deltas in (1, 2):  # of two, both ends, ce would be called balanced
         with pytest.raises(SemmixError, match="num_deltas"):
-            BalanceConfig(loss="ce", num_deltas=num_deltas)
+            BalanceCommand(loss="ce", num_deltas=num_deltas)
     with pytest.raises(SemmixError, match="gamma belongs to focal: gamma=4, loss=ce"):
-        BalanceConfig(loss="ce", gamma=4)
+        BalanceCommand(loss="ce", gamma=4)

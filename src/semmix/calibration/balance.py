@@ -1,8 +1,8 @@
 """Is a loss confidence-balanced? The optimum behind the propositions of the CSM paper.
 
 Two images the network can hardly tell apart carry labels q1 (sharper) and q2 (softer), mixtures
-alpha : 1 - alpha of the same two classes. The network may answer with any p1, p2 no further apart
-than delta allows:
+alpha : 1 - alpha of the same two classes. The network may predict any p1, p2 no further apart than
+delta allows:
 
     min L(p1, q1) + L(p2, q2)   subject to   ||p1 - p2||^2 <= delta.
 
@@ -23,12 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tyro.conf import Positional
 
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.extras import import_object
 from semmix.core.files import write_bytes
-from semmix.core.progress import say
 
 Loss = Callable[[Any, Any], Any]
 """loss(p, q) of two probability vectors, NumPy arrays or torch tensors; smooth where p > 0."""
@@ -36,16 +34,16 @@ Loss = Callable[[Any, Any], Any]
 NUM_GRID = 33  # places where a search for minima starts
 EDGE = 1e-12  # the least share of a class named by the labels
 TINY = 1e-300  # stands for a share of zero
-WORTHWHILE = 1e-9  # gain from which on answers use classes that no label names
+WORTHWHILE = 1e-9  # the least gain for which predictions use classes that no label names
 BALANCED = 1e-8  # a smaller beta counts as zero
 INNER = 1e-6  # where all shares are larger, a loss must be a number
 DEFINED = "let a class with q_k = 0 contribute 0, as torch.xlogy(q, q) does for q log q"
 
-Answers = tuple[NDArray[np.float64], NDArray[np.float64]]
+Predictions = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class Balance(NamedTuple):
-    """The optimum: its balance and the two answers, each over all classes."""
+    """The optimum: its balance and the two predictions, each over all classes."""
 
     beta: float
     p1: NDArray[np.float64]
@@ -68,19 +66,32 @@ def squared_error(p, q):
 
 
 def confidence_balance(loss: Loss, alpha1: float, alpha2: float, delta: float, num_classes: int = 2) -> Balance:
-    """Return the balance beta of a loss and its optimal answers p1, p2.
+    """Return the balance beta of a loss and its optimal predictions p1, p2.
 
     Args:
-        loss: Called as loss(p, q) on vectors of `num_classes` probabilities.
+        loss: Called as loss(p, q) on vectors of `num_classes` probabilities, NumPy or torch.
         alpha1: Share of the first class in the sharper label.
         alpha2: Its share in the softer label: 0.5 <= alpha2 < alpha1 < 1.
-        delta: Largest squared distance between the two answers.
-        num_classes: Classes in all; labels only name the first two, answers may use the others.
+        delta: Largest squared distance between the two predictions.
+        num_classes: Classes in all; labels only name the first two, predictions may use the others.
 
-    >>> round(confidence_balance(squared_error, 0.9, 0.6, 0.01).beta, 8) == 0
-    True
+    Returns:
+        `beta`, below 0 where the sharper label is fitted better, `p1` and `p2`.
+
+    Raises:
+        SemmixError: If labels or delta are out of range, or the loss is not a finite number.
+
+    Example:
+        >>> round(confidence_balance(squared_error, 0.9, 0.6, 0.01).beta, 8) == 0
+        True
     """
-    _check(alpha1, alpha2, delta, num_classes)
+    if not 0.5 <= alpha2 < alpha1 < 1:
+        seen = f"alpha1 = {alpha1}, alpha2 = {alpha2}"
+        raise SemmixError("labels are out of order", seen, "choose 0.5 <= alpha2 < alpha1 < 1")
+    if not delta >= 0:
+        raise SemmixError("delta is a squared distance", delta, "choose delta >= 0")
+    if num_classes < 2:
+        raise SemmixError("labels mix two classes", num_classes, "choose num_classes >= 2")
     labels = [_vector(alpha, num_classes) for alpha in (alpha1, alpha2)]
     with np.errstate(all="ignore"):
         problem = _Problem(_on_arrays(loss), labels, delta)
@@ -96,16 +107,6 @@ def _vector(x: float, num_classes: int, rest: float = 0.0, total: float = 1.0) -
     """Return x for the first class, `rest` shared by those from the third on, and what is left."""
     others = num_classes - 2
     return np.array([x, total - rest - x] + [rest / max(others, 1)] * others)
-
-
-def _check(alpha1: float, alpha2: float, delta: float, num_classes: int) -> None:
-    if not 0.5 <= alpha2 < alpha1 < 1:
-        seen = f"alpha1 = {alpha1}, alpha2 = {alpha2}"
-        raise SemmixError("labels are out of order", seen, "choose 0.5 <= alpha2 < alpha1 < 1")
-    if not delta >= 0:
-        raise SemmixError("delta is a squared distance", delta, "choose delta >= 0")
-    if num_classes < 2:
-        raise SemmixError("labels mix two classes", num_classes, "choose num_classes >= 2")
 
 
 def _on_arrays(loss: Loss) -> Callable[[NDArray, NDArray], float]:
@@ -140,11 +141,11 @@ class _Problem:
             raise SemmixError("the loss is not a number", seen, DEFINED)
         return math.inf  # at the edge, where 0 may meet infinity
 
-    def objective(self, answers: Answers) -> float:
-        return self.value(0, answers[0]) + self.value(1, answers[1])
+    def objective(self, predictions: Predictions) -> float:
+        return self.value(0, predictions[0]) + self.value(1, predictions[1])
 
-    def solve(self) -> Answers:
-        """Return the best answers: on the two classes of the labels, unless others do better."""
+    def solve(self) -> Predictions:
+        """Return the best predictions: on the two classes of the labels, unless others do better."""
         best = self.solve_two_classes()
         if len(best[0]) > 2:
             wider = self.solve_all_classes(best)
@@ -152,8 +153,8 @@ class _Problem:
                 return wider
         return best
 
-    def solve_two_classes(self) -> Answers:
-        """Return the best answers without other classes: p = (x, 1 - x, 0, ..., 0).
+    def solve_two_classes(self) -> Predictions:
+        """Return the best predictions without other classes: p = (x, 1 - x, 0, ..., 0).
 
         Either each x is a minimum of its own term, or they are just as far apart as allowed.
         """
@@ -163,11 +164,10 @@ class _Problem:
         for gap in (reach, -reach) if reach < 1 else ():
             together = minima(lambda x, g=gap: f1(x + g) + f2(x), max(0, -gap), min(1, 1 - gap))
             pairs += [(x + gap, x) for x in together]
-        answers = [(_vector(a, num_classes), _vector(b, num_classes)) for a, b in pairs]
-        return min(answers, key=self.objective)
+        return min(((_vector(a, num_classes), _vector(b, num_classes)) for a, b in pairs), key=self.objective)
 
-    def solve_all_classes(self, start: Answers) -> Answers:
-        """Return the best answers over all classes, to about 1e-6.
+    def solve_all_classes(self, start: Predictions) -> Predictions:
+        """Return the best predictions over all classes, to about 1e-6.
 
         Classes that no label names are alike, so that they share their mass evenly. Variables are
         p2 and the direction u in p1 = p2 + reach u, which is well scaled for every delta.
@@ -176,26 +176,26 @@ class _Problem:
 
         num_classes, reach = len(start[0]), math.sqrt(self.delta)
 
-        def answers(v: NDArray) -> Answers:
+        def predictions(v: NDArray) -> Predictions:
             p2, u = _vector(v[0], num_classes, v[1]), _vector(v[2], num_classes, v[3], total=0)
             return p2 + reach * u / max(1, np.linalg.norm(u)), p2
 
         def slack(v: NDArray) -> NDArray:
             u = _vector(v[2], num_classes, v[3], total=0)
-            return np.concatenate([[1 - (u**2).sum()], *(p[:3] for p in answers(v))])
+            return np.concatenate([[1 - (u**2).sum()], *(p[:3] for p in predictions(v))])
 
         inner = [0.8 * p + 0.2 / num_classes for p in start]
         gap = (inner[0] - inner[1]) / max(reach, TINY)
         others = num_classes - 2
         found = minimize(
-            lambda v: self.objective(answers(v)),
+            lambda v: self.objective(predictions(v)),
             [inner[1][0], others * inner[1][2], gap[0], others * gap[2]],
             method="SLSQP",
             jac="3-point",
             constraints={"type": "ineq", "fun": slack},
             options={"ftol": 1e-14},
         )
-        return answers(found.x)
+        return predictions(found.x)
 
 
 def minima(f: Callable[[float], float], low: float, high: float) -> list[float]:
@@ -230,8 +230,8 @@ def bisect(slope: Callable[[float], float], left: float, right: float) -> float:
 def closed_form_beta(name: str, alpha1: float, alpha2: float, delta: float) -> float | None:
     """Return beta by formula, for l2 and ce; None for losses without one.
 
-    l2: the answers are interpolations that leave both labels by the same distance. ce: the middle
-    t of the answers t + e, t - e solves a cubic, the paper's h(x) = 0 without its denominators.
+    l2: the predictions are interpolations, equally far from their labels. ce: the middle t of the
+    predictions t + e, t - e solves a cubic, the paper's h(x) = 0 without its denominators.
     """
     if name == "l2" or (name == "ce" and delta >= 2 * (alpha1 - alpha2) ** 2):
         return 0.0
@@ -245,8 +245,6 @@ def closed_form_beta(name: str, alpha1: float, alpha2: float, delta: float) -> f
     t = min(real, key=lambda root: abs(root - (alpha1 + alpha2) / 2))
     return float(2 * (t + e - alpha1) ** 2 - 2 * (t - e - alpha2) ** 2)
 
-
-FIGURES = (".svg", ".png", ".pdf")
 
 CURVES: dict[str, Loss] = {
     "ce": cross_entropy,
@@ -265,8 +263,7 @@ def load_loss(name: str, gamma: float = 1.0) -> Loss:
         return known[name]
     if ":" not in name:
         raise unknown_name("loss", name, [*known, "package.module:function"])
-    fix = "write package.module:function for a loss(p, q) that Python can import"
-    return import_object(name, "loss", fix)
+    return import_object(name, "loss", "write package.module:function for a loss(p, q) that Python can import")
 
 
 class Row(NamedTuple):
@@ -283,7 +280,7 @@ class Row(NamedTuple):
 def balance_table(
     losses: Mapping[str, Loss], alpha1: float, alpha2: float, deltas: Iterable[float], num_classes: int = 2
 ) -> list[Row]:
-    """Return beta of every loss at every delta, with the answers' shares of the first class."""
+    """Return beta of every loss at every delta, with the predictions' shares of the first class."""
     rows = []
     for delta in deltas:
         for name, loss in losses.items():
@@ -311,70 +308,12 @@ def draw_balance(rows: Iterable[Row], path: Path) -> None:
     axes.axhline(0, color="0.6", linewidth=0.8)
     for name, curve in curves.items():
         axes.plot([row.delta for row in curve], [row.beta for row in curve], label=name)
-    axes.set_xlabel("delta: squared distance allowed between the two answers")
+    axes.set_xlabel("delta: squared distance allowed between the two predictions")
     axes.set_ylabel("beta (below 0: fits the sharper label)")
     axes.legend()
     data = BytesIO()
     figure.savefig(data, format=path.suffix.lower().removeprefix("."))
     write_bytes(path, data.getvalue())
-
-
-@dataclass(frozen=True, kw_only=True)
-class BalanceConfig:
-    """Ask whether a loss treats sharp and soft labels alike."""
-
-    loss: Positional[str] = "l2"
-    """ce, focal, l2, or your own as package.module:function of (p, q)."""
-
-    gamma: float = 1.0
-    """Exponent of focal."""
-
-    alpha1: float = 0.9
-    """Share of the first class in the sharper label."""
-
-    alpha2: float = 0.6
-    """Its share in the softer label."""
-
-    num_classes: int = 2
-    """Classes in all; labels name two of them."""
-
-    num_deltas: int = 11
-    """Lines of the table, from delta 0 to the labels' own distance."""
-
-    figure: Path | None = Path("balance.svg")
-    """File of the figure, with ce, focal and l2 beside the loss asked for."""
-
-    def __post_init__(self):
-        if self.num_deltas < 3:  # at both ends every loss like ce is balanced
-            fix = "use num_deltas >= 3"
-            raise SemmixError("a table needs both ends and what is between", self.num_deltas, fix)
-        if self.loss != "focal" and self.gamma != BalanceConfig.gamma:
-            seen = f"gamma={self.gamma:g}, loss={self.loss}"
-            raise SemmixError("gamma belongs to focal", seen, "leave it out, or ask of focal")
-        if self.figure and self.figure.suffix.lower() not in FIGURES:
-            fix = f"end its name in {', '.join(FIGURES)}"
-            raise SemmixError("a figure of another kind", self.figure, fix)
-
-
-def run_balance(config: BalanceConfig) -> list[Row]:
-    """Print the table of one loss, draw it among the known ones, and return the rows."""
-    name = f"focal {config.gamma:g}" if config.loss == "focal" else config.loss
-    loss = load_loss(config.loss, config.gamma)
-    deltas = spread_deltas(config.alpha1, config.alpha2, config.num_deltas)
-    table = partial(
-        balance_table, alpha1=config.alpha1, alpha2=config.alpha2, deltas=deltas, num_classes=config.num_classes
-    )
-    rows = table({name: loss})
-    say(f"{'delta':>10} {'beta':>13} {'closed form':>13} {'p1':>8} {'p2':>8}")
-    for row in rows:
-        formula = "" if row.closed_form is None else f"{row.closed_form:13.6e}"
-        say(f"{row.delta:10.6f} {row.beta:13.6e} {formula:>13} {row.p1:8.5f} {row.p2:8.5f}")
-    say(verdict(rows))
-    if config.figure:
-        others = {other: loss for other, loss in CURVES.items() if other != name}
-        draw_balance([*rows, *table(others)], config.figure)
-        say(f"figure in {config.figure}")
-    return rows
 
 
 def verdict(rows: Iterable[Row]) -> str:
