@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Without an NVIDIA GPU: torch's CPU build, where an index that pip knows has one (PIP_EXTRA_INDEX_URL).
 TORCH := $(shell command -v nvidia-smi > /dev/null || sed -n 's/^torch==.*/&+cpu/p' constraints.txt)
 
-.PHONY: venv demo test quick lint docs bench clean
+.PHONY: venv demo test tests quick lint docs dist bench clean
 
 venv: $(VENV)/all
 
@@ -29,7 +29,9 @@ $(VENV)/all: pyproject.toml constraints.txt $(VENV)/torch
 demo: $(VENV)/demo
 	$(BIN)/semmix fit digits --out demo
 
-test: $(VENV)/all lint docs
+test: lint docs tests
+
+tests: $(VENV)/all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Before a commit: lint, types, and the tests of what changed since main; under 90 seconds.
@@ -45,6 +47,11 @@ lint: $(VENV)/all
 docs: $(VENV)/all
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# What pip installs, in dist/: semmix, its sources, and the zoo's models, each below 100 MB.
+dist: $(VENV)/all
+	$(BIN)/python -m hatchling build -d $(CURDIR)/dist
+	for model in zoo/*/; do (cd $$model && $(CURDIR)/$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist) || exit 1; done
+
 # What a CPU can show; the other benchmarks want a GPU, their heads say how to run them.
 bench: $(VENV)/all
 	$(BIN)/python benchmarks/bench_import.py
@@ -52,4 +59,4 @@ bench: $(VENV)/all
 	$(BIN)/python benchmarks/bench_training.py --size 8 --images 1280
 
 clean:
-	rm -rf $(VENV) demo site
+	rm -rf $(VENV) demo site dist

@@ -27,6 +27,7 @@ OUTSIDE = [
     ROOT / "README.md",
     ROOT / "NOTICE",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "results" / "README.md",
     *sorted((ROOT / "zoo").rglob("*.md")),
 ]
