@@ -105,19 +105,14 @@ def bin_index(values: Array, bins: int) -> Array:
     index = np.empty(values.shape, np.int64)
     flat_values, flat_index = values.reshape(-1), index.reshape(-1)
     for first in range(0, values.size, CHUNK):
-        chunk = slice(first, first + CHUNK)
-        flat_index[chunk] = _chunk_index(flat_values[chunk], edges)
+        chunk = flat_values[first : first + CHUNK]
+        scaled = chunk * bins
+        found = np.ceil(scaled).astype(np.int64) - 1
+        # Near an edge the product may have been rounded across it: ask the edges themselves.
+        near = np.abs(scaled - np.rint(scaled)) < 4 * bins * np.finfo(values.dtype).eps
+        found[near] = np.searchsorted(edges, chunk[near], "left") - 1
+        np.clip(found, 0, bins - 1, out=flat_index[first : first + CHUNK])
     return index
-
-
-def _chunk_index(values: Array, edges: Array) -> Array:
-    bins = len(edges) - 1
-    scaled = values * bins
-    index = np.ceil(scaled).astype(np.int64) - 1
-    # Near an edge the product may have been rounded across it: ask the edges themselves.
-    near = np.abs(scaled - np.rint(scaled)) < 4 * bins * np.finfo(values.dtype).eps
-    index[near] = np.searchsorted(edges, values[near], "left") - 1
-    return np.clip(index, 0, bins - 1, out=index)
 
 
 def mean_absolute(mean: Array, deviation: Array) -> Array:

@@ -27,7 +27,7 @@ def total_variation(probs: Any, human: Any) -> float:
 
 
 def entropy_correlation(probs: Any, human: Any) -> float:
-    """Return Spearman's correlation of entropies: is the model unsure where people are?
+    """Return Spearman's correlation of entropies: is the model uncertain where people are?
 
     NaN when either entropy is constant.
     """

@@ -74,15 +74,30 @@ def interval(
     favour. ECE and its kin grow when samples are resampled, as they did when they were sampled: the
     plain percentile interval of a well calibrated model lies wholly above the truth.
 
-    Metrics of this package are resampled through the few numbers they need of each sample, any
-    other callable by indexing; `functools.partial` passes options such as `bins`.
+    Args:
+        metric: A metric of this package, resampled through the few numbers it needs of each sample, or
+            any other callable, by indexing. `functools.partial` passes options such as `bins`.
+        probs: Probabilities `[N, K]`, or `[N]` of class 1 of two.
+        labels: Classes `[N]`, or distributions `[N, K]`.
+        level: Share of intervals that hold the true value.
+        resamples: Bootstrap resamples.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        The measured value with its interval, which unpacks as `low, high`.
+
+    Raises:
+        SemmixError: If the input is not what the metric accepts, or a setting is out of range.
+
+    Example:
+        >>> interval(metrics.ece, [[0.9, 0.1]] * 100, [0] * 60 + [1] * 40)
+        Interval(0.3 [0.21, 0.39], num=100)
     """
     _check(level, resamples)
     measure, num_samples = prepare(metric, probs, labels)
     value = measure(np.ones(num_samples))
     values = np.array([measure(counts) for counts in bootstrap(num_samples, resamples, seed)])
-    most = 1.0 if _of_top_label(metric) else np.inf
-    return interval_from(value, values, level, num_samples, most)
+    return interval_from(value, values, level, num_samples, most=1.0 if _method(metric) else np.inf)
 
 
 def paired_difference(
@@ -152,17 +167,21 @@ def few_samples(measured: float, chance: float, num_samples: int) -> str | None:
 
 def prepare(metric: Metric, probs: Any, labels: Any) -> tuple[Weighted, int]:
     """Return the metric as a function of the samples' multiplicities `[N]`, and N."""
-    inner, options = _unwrap(metric)
-    if inner in _PER_SAMPLE and not options:
-        values = _PER_SAMPLE[inner](*check_samples(probs, labels))
+    if metric in _PER_SAMPLE:
+        values = _PER_SAMPLE[metric](*check_samples(probs, labels))
         return lambda counts: float(np.dot(values, counts) / counts.sum()), len(values)
-    if _of_top_label(inner) and not {"ignore_index", "class_weights"} & set(options):
+    options = metric.keywords if isinstance(metric, partial) else {}
+    if (method := _method(metric)) and not {"ignore_index", "class_weights"} & set(options):
         top = top_label(probs, labels)
-        method = getattr(TopLabel, inner.__name__)
         method(top, **options)  # bins or sorts the samples once; all resamples share that
         return lambda counts: method(top.reweighted(counts), **options), len(top.weights)
     rows, targets = as_numpy(as_probs(probs)), as_numpy(as_rows(labels, "labels"))
-    return lambda counts: _by_indexing(metric, rows, targets, counts), len(rows)
+
+    def by_indexing(counts: Array) -> float:
+        chosen = np.repeat(np.arange(len(counts)), counts.astype(np.int64))
+        return metric(rows[chosen], targets[chosen])
+
+    return by_indexing, len(rows)
 
 
 def bootstrap(num_samples: int, resamples: int, seed: int) -> Iterator[Array]:
@@ -197,19 +216,11 @@ def reach(value: float, values: Array, level: float) -> float:
 _PER_SAMPLE = {metrics.nll: metrics.log_losses, metrics.brier: metrics.squared_errors}
 
 
-def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
-    return (metric.func, metric.keywords) if isinstance(metric, partial) else (metric, {})
-
-
-def _of_top_label(metric: Metric) -> bool:
-    inner = _unwrap(metric)[0]
-    module, name = getattr(inner, "__module__", ""), getattr(inner, "__name__", "")
-    return module.startswith("semmix.calibration.") and hasattr(TopLabel, name)
-
-
-def _by_indexing(metric: Metric, probs: Array, labels: Array, counts: Array) -> float:
-    chosen = np.repeat(np.arange(len(counts)), counts.astype(np.int64))
-    return metric(probs[chosen], labels[chosen])
+def _method(metric: Metric) -> Metric | None:
+    """Return the method of `TopLabel` behind a metric of this package, if there is one."""
+    inner = metric.func if isinstance(metric, partial) else metric
+    ours = getattr(inner, "__module__", "").startswith("semmix.calibration.")
+    return getattr(TopLabel, getattr(inner, "__name__", ""), None) if ours else None
 
 
 def _check(level: float, resamples: int) -> None:

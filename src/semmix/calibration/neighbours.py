@@ -18,9 +18,9 @@ def proximity(
 
     Args:
         features: `[N, D]`, normalised to length one here.
-        pool: `[M, D]`, where neighbours are sought, held-out samples as a rule; without it, among
-            the other rows of `features`.
-        num_neighbours: how many count.
+        pool: Where neighbours are sought, mostly held-out samples `[M, D]`; without it, among the other
+            rows of `features`.
+        num_neighbours: How many count.
         protocol: `code`, mean of exp(-d^2) as published code computes it; `paper`, exp(-mean d).
     """
     if protocol not in ("code", "paper"):
@@ -45,15 +45,24 @@ def proximity(
 def piece(probs: Any, labels: Any, proximity: Any, bins: int = 15, proximity_bins: int = 10) -> float:
     """Return the proximity-informed ECE: gaps in cells of (proximity quantile, confidence bin).
 
-    Never below the ECE with the same `bins`.
-
     Args:
-        probs: `[N, K]`.
-        labels: `[N]`, or `[N, K]` distributions.
-        proximity: one number per sample, high where data are dense.
-        bins: confidence bins.
-        proximity_bins: quantile bins of the proximity; 10, with 15 confidence bins, is what the
+        probs: Probabilities `[N, K]`, or `[N]` of class 1 of two.
+        labels: Classes `[N]`, or distributions `[N, K]`.
+        proximity: One number per sample, high where data are dense.
+        bins: Confidence bins.
+        proximity_bins: Quantile bins of the proximity; 10, with 15 confidence bins, is what the
             published tables use.
+
+    Returns:
+        A share, never below the ECE with the same `bins`.
+
+    Raises:
+        SemmixError: If there is not one proximity per sample, or the input is not what it should be.
+
+    Example:
+        >>> right, near = [0] * 6 + [1] * 4, [0.9] * 5 + [0.1] * 5
+        >>> round(piece([[0.6, 0.4]] * 10, right, near, proximity_bins=2), 6)
+        0.4
     """
     top = top_label(probs, labels)
     nearness = as_vector(proximity, "proximity")

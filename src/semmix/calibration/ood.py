@@ -1,7 +1,7 @@
-"""Telling samples of other data apart: scores of strangeness, and how well they separate.
+"""Out-of-distribution detection: scores, and how well they separate.
 
-A score says how strange a sample looks; higher means further from the training data. All measures
-of separation depend on the order of the scores alone, and share ties evenly.
+The higher the score, the further a sample looks from the training data. All measures of separation
+depend on the order of the scores alone, and share ties evenly.
 """
 
 from typing import Any, Literal
@@ -15,7 +15,7 @@ Score = Literal["entropy", "max-prob", "max-logit", "energy"]
 
 
 def ood_score(logits: Any, by: Score = "entropy") -> Array:
-    """Return how strange each sample looks, `[N]`.
+    """Return the out-of-distribution score of each sample, `[N]`.
 
     Args:
         logits: `[N, K]`. For a model that gives only probabilities pass their logarithm; then
@@ -31,8 +31,19 @@ def ood_score(logits: Any, by: Score = "entropy") -> Array:
 def ood_auroc(in_scores: Any, out_scores: Any) -> float:
     """Return the chance that an out-of-distribution sample scores higher; ties count one half.
 
-    >>> ood_auroc([0.1, 0.2, 0.3], [0.3, 0.8])
-    0.9166666666666666
+    Args:
+        in_scores: Scores of samples of the known classes, as `ood_score` gives them, `[N]`.
+        out_scores: Scores of other samples `[M]`.
+
+    Returns:
+        A share: 1 where every other sample scores higher, 0.5 for scores that tell nothing.
+
+    Raises:
+        SemmixError: If scores are empty, not finite, or no vectors.
+
+    Example:
+        >>> round(ood_auroc([0.1, 0.2, 0.3], [0.3, 0.8]), 4)
+        0.9167
     """
     inside, outside = _scores(in_scores, out_scores)
     inside = np.sort(inside)
@@ -56,7 +67,7 @@ def ood_aupr(in_scores: Any, out_scores: Any, positive: Literal["out", "in"] = "
 
 
 def ood_fpr(in_scores: Any, out_scores: Any, recall: float = 0.95) -> float:
-    """Return the share of out-of-distribution samples let in when `recall` of the others must be.
+    """Return the share of out-of-distribution samples accepted where `recall` of the others must be.
 
     With the default this is the "FPR95" of Hendrycks and Gimpel 2017 and of ODIN.
     """
@@ -88,14 +99,14 @@ def _entropy(logits: Array) -> Array:
     return np.log1p(rest) - np.einsum("nk,nk->n", others, behind) / (1 + rest)
 
 
-def _less_than_sure(logits: Array) -> Array:
+def _rest(logits: Array) -> Array:
     rest = _behind(logits)[1].sum(1)
     return rest / (1 + rest)
 
 
 _SCORES = {
     "entropy": _entropy,
-    "max-prob": _less_than_sure,
+    "max-prob": _rest,
     "max-logit": lambda logits: -logits.max(1),
     "energy": lambda logits: -np.logaddexp.reduce(logits, axis=1),
 }

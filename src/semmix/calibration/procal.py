@@ -30,7 +30,8 @@ class DensityRatioCalibrator(Calibrator):
         correct = probs.argmax(1) == labels
         state = {"right": points[correct], "wrong": points[~correct]}
         # Without spread on either side there is no density to compare.
-        return state if all(_has_spread(group) for group in state.values()) else {}
+        spread = [len(group) > 1 and (group.std(0) > 0).all() for group in state.values()]
+        return state if all(spread) else {}
 
     def _apply(self, state: State, logits: Array, proximity: Array) -> Array:
         probs = softmax(logits)
@@ -63,10 +64,11 @@ class BinMeanShiftCalibrator(Calibrator):
         confidence, correct = probs.max(1), probs.argmax(1) == labels
         edges = quantile_edges(proximity, check_bins(self.proximity_bins))
         groups = group_index(proximity, edges)
-        curves = [
-            self._fit_curve(confidence[chosen], correct[chosen])
-            for chosen in (_members(groups, g) for g in range(self.proximity_bins))
-        ]
+        curves = []
+        for group in range(self.proximity_bins):
+            chosen = groups == group
+            chosen |= not chosen.any()  # all of them where ties left the group empty
+            curves.append(self._fit_curve(confidence[chosen], correct[chosen]))
         return {
             "edges": edges,
             "x": np.concatenate([x for x, _ in curves]),
@@ -79,9 +81,10 @@ class BinMeanShiftCalibrator(Calibrator):
         confidence, mapped = probs.max(1), np.empty(len(probs))
         groups = group_index(proximity, state["edges"])
         curves = (np.split(state[name], state["ends"][:-1]) for name in ("x", "y"))
-        curve = np.interp if self.curve == "isotonic" else _steps
-        for g, (x, y) in enumerate(zip(*curves, strict=True)):
-            mapped[groups == g] = curve(confidence[groups == g], x, y)
+        for group, (x, y) in enumerate(zip(*curves, strict=True)):
+            values = confidence[groups == group]
+            steps = np.minimum(np.searchsorted(x, values, "left"), len(x) - 1)  # those of (x[m-1], x[m]]
+            mapped[groups == group] = np.interp(values, x, y) if self.curve == "isotonic" else y[steps]
         return with_confidence(probs, mapped)
 
     def _fit_curve(self, confidence: Array, correct: Array) -> tuple[Array, Array]:
@@ -125,18 +128,3 @@ def _log_density(points: Array, sample: Array) -> Array:
         squared = sum((scaled[where, j, None] - centres[:, j]) ** 2 for j in range(2))
         result[where] = np.logaddexp.reduce(-0.5 * squared, axis=1)
     return result - np.log(len(sample) * 2 * np.pi * bandwidth.prod())
-
-
-def _has_spread(points: Array) -> bool:
-    return len(points) > 1 and bool((points.std(0) > 0).all())
-
-
-def _members(groups: Array, group: int) -> Array:
-    """Return which samples are in a group; all of them where ties left it empty."""
-    chosen = groups == group
-    return chosen if chosen.any() else np.ones(len(groups), bool)
-
-
-def _steps(values: Array, x: Array, y: Array) -> Array:
-    """Return the value of the step `(x[m-1], x[m]]` that holds each value."""
-    return y[np.minimum(np.searchsorted(x, values, "left"), len(x) - 1)]

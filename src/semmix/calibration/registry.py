@@ -52,11 +52,7 @@ class Metric:
         return partial(self.function, bins=bins) if takes_bins else self.function
 
 
-def _by_name(*members: Metric) -> dict[str, Metric]:
-    return {metric.name: metric for metric in members}
-
-
-METRICS = _by_name(
+_MEMBERS = (
     Metric("acc", "Accuracy", higher_is_better=True, function=metrics.accuracy),
     Metric("ece", "ECE", function=metrics.ece),
     Metric("aece", "AECE", function=metrics.aece),
@@ -89,6 +85,7 @@ METRICS = _by_name(
     Metric("coverage", "coverage", higher_is_better=True, digits=1),
     Metric("hours", "Hours", unit=""),
 )
+METRICS = {metric.name: metric for metric in _MEMBERS}
 """Every metric that is shown anywhere."""
 
 USUAL = tuple(METRICS[name] for name in ("acc", "ece", "aece", "oe", "ue", "nll", "brier"))

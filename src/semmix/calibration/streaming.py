@@ -74,8 +74,7 @@ class CalibrationStream:
         self.num_classes, self.bins = num_classes, check_bins(bins)
         self.keep_samples = keep_samples
         self.ignore_index = ignore_index
-        no_weights = class_weights is None
-        self.class_weights = None if no_weights else as_class_weights(class_weights, num_classes)
+        self.class_weights = None if class_weights is None else as_class_weights(class_weights, num_classes)
         self.reset()
 
     def reset(self) -> None:
@@ -105,13 +104,15 @@ class CalibrationStream:
 
     def merge(self, other: CalibrationStream) -> None:
         """Add all samples that `other` has seen."""
-        own, others = self._kind(), other._kind()
+        own, others = (
+            (s.num_classes, s.bins, s.keep_samples, None if s.class_weights is None else s.class_weights.tolist())
+            for s in (self, other)
+        )
         if own != others:
             names = "classes, bins, keep_samples, class_weights"
             raise SemmixError(f"streams differ in ({names})", f"{own} and {others}", "make them alike")
-        self._top.merge(other._top)
-        self._losses.merge(other._losses)
-        self._classwise.merge(other._classwise)
+        for name in ("_top", "_losses", "_classwise"):
+            getattr(self, name).merge(getattr(other, name))
         self._kept += other._kept
 
     def sync(self) -> None:
@@ -132,10 +133,10 @@ class CalibrationStream:
             raise SemmixError("no samples yet", 0, "call update(probs, labels) first")
         loss, squared_error = self._losses.values()[:, 0] / total
         classwise = BinSums(*self._classwise.values().reshape(3, self.num_classes, self.bins))
-        metrics = {
+        return {
             "acc": float(top.correct.sum()) / total,
             "ece": top.ece(),
-            "aece": self.top_label().aece(self.bins) if self.keep_samples else None,
+            **({"aece": self.top_label().aece(self.bins)} if self.keep_samples else {}),
             "oe": top.oe(),
             "ue": top.ue(),
             "classwise_ece": classwise.ece() / self.num_classes,
@@ -144,7 +145,6 @@ class CalibrationStream:
             "brier": float(squared_error),
             "confidence": float(top.confidence.sum()) / total,
         }
-        return {name: value for name, value in metrics.items() if value is not None}
 
     def compress(self, cells: int) -> None:
         """Replace the kept samples by two for each of `cells` narrow bins, right and wrong.
@@ -165,10 +165,6 @@ class CalibrationStream:
             count = sum(top.count for top in self._kept)
             self._kept = [TopLabel(*map(np.concatenate, columns), count=count)]
         return self._kept[0]
-
-    def _kind(self) -> tuple[int, int, bool, list[float] | None]:
-        weights = None if self.class_weights is None else self.class_weights.tolist()
-        return self.num_classes, self.bins, self.keep_samples, weights
 
     def _add(self, top: TopLabel, where: slice, probs: Rows, labels: Array) -> None:
         weights, confidence = top.weights[where], top.confidence[where]

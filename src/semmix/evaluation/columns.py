@@ -69,6 +69,11 @@ class Column(NamedTuple):
         return bool(self.head) and all(isinstance(value, str | None) for value in self.head)
 
     @property
+    def numbers_rows(self) -> bool:
+        """Whether it is a column such as `id`, or the one without a name that pandas writes."""
+        return not self.name or bool(words(self.name) & IGNORED_WORDS)
+
+    @property
     def is_prediction(self) -> bool:
         """Whether it holds the classes a model chose, as `pred` does; `pred_0` holds scores."""
         named = words(self.name)
@@ -117,7 +122,7 @@ def choose_columns(columns: list[Column], names: Names) -> tuple[Column, list[Co
     if label is None:
         fix = f"pass --labels NAME; columns: {_list(columns)}"
         raise SemmixError("which column holds the labels?", wanted, fix)
-    others = [column for column in columns if column is not label and not _is_number_of_row(column)]
+    others = [column for column in columns if column is not label and not column.numbers_rows]
     if names.scores:
         scores = [column for column in others if column.name.startswith(names.scores)]
     else:
@@ -142,11 +147,6 @@ def in_order_of_numbers(columns: list[Column]) -> tuple[list[Column], list[str]]
         raise SemmixError(what, _list(ordered), fix)
     told = f"score columns stand as {_list(columns)}: read in the order of their numbers"
     return ordered, [] if ordered == columns else [told]
-
-
-def _is_number_of_row(column: Column) -> bool:
-    """Return whether it is a column such as `id`, or the one without a name that pandas writes."""
-    return not column.name or bool(words(column.name) & IGNORED_WORDS)
 
 
 def _numbered(columns: list[Column]) -> list[Numbered]:
@@ -214,11 +214,11 @@ def _list(columns: list[Column]) -> str:
 def read_csv(path: Path, names: Names) -> Part:
     """Return the part in a CSV file with a header."""
     delimiter, columns = _look_at_csv(path)
-    if all(_is_number(column.name) for column in columns):
+    if not _has_names(columns):
         fix = "give it a first line of column names, such as label,prob_0,prob_1"
         raise SemmixError("the CSV file has no header", _list(columns), fix)
     texts = (value for column in columns for value in column.head if isinstance(value, str))
-    comma = next((text for text in texts if "," in text and _is_number(text.replace(",", "."))), None)
+    comma = next((text for text in texts if "," in text and isinstance(_value(text.replace(",", ".")), float)), None)
     if delimiter != "," and comma is not None:
         fix = f"write {comma.replace(',', '.')}: a spreadsheet does where its language is set to English"
         raise SemmixError("numbers are written with a comma", comma, fix)
@@ -231,10 +231,9 @@ def read_csv(path: Path, names: Names) -> Part:
 def read_csv_matrix(path: Path) -> tuple[Array, list[str]]:
     """Return all columns but those of row numbers, and warnings; a header is optional."""
     delimiter, columns = _look_at_csv(path)
-    has_names = not all(_is_number(column.name) for column in columns)
     warnings: list[str] = []
-    if has_names:
-        columns = [column for column in columns if not _is_number_of_row(column)]
+    if has_names := _has_names(columns):
+        columns = [column for column in columns if not column.numbers_rows]
         columns, warnings = in_order_of_numbers(columns)
     return _parse(path, delimiter, columns, int(has_names)), warnings
 
@@ -258,17 +257,17 @@ def _look_at_csv(path: Path) -> tuple[str, list[Column]]:
     return delimiter, columns
 
 
+def _has_names(columns: list[Column]) -> bool:
+    """Return whether the first line holds more than numbers."""
+    return any(isinstance(_value(column.name), str) for column in columns)
+
+
 def _value(cell: Any) -> Any:
-    """Return what a cell says, as a number where it is one."""
-    return float(cell) if isinstance(cell, str) and _is_number(cell) else cell
-
-
-def _is_number(text: str) -> bool:
+    """Return what a cell says, as a number where its text is one."""
     try:
-        float(text)
+        return float(cell) if isinstance(cell, str) else cell
     except ValueError:
-        return False
-    return True
+        return cell
 
 
 def _parse(path: Path, delimiter: str, columns: list[Column], skip: int, converters: Any = None) -> Array:

@@ -92,6 +92,8 @@ def make_all(
             if rows.ndim not in (1, 2):
                 fix = "pass scores [N, K] or [N], and labels [N]"
                 raise SemmixError(f"{what} has the wrong shape", list(rows.shape), fix)
+        if part.labels.dtype.kind not in "fiub":
+            raise SemmixError("labels must be class indices", part.labels[:3].tolist(), "use 0 to K-1")
     samples, notes, warnings, first = {}, [], [], first_label(parts.values())
     for role, part in parts.items():
         samples[role], told = make_samples(part, kind, first)
@@ -236,7 +238,16 @@ def _refuse_outside(rows: Array, first_row: int) -> Array:
 def _judge_labels(labels: Array, num_classes: int, first: int) -> tuple[Array, list[str]]:
     """Return class indices from 0, from those that count from `first` or from one-hot rows."""
     if _is_one_hot(labels):
-        return _from_one_hot(labels, num_classes)
+        if labels.shape[1] != num_classes:
+            fix = f"{num_classes} columns of scores need one-hot rows of {num_classes}, or labels [N]"
+            raise SemmixError("one-hot labels do not fit", list(labels.shape), fix)
+        one_hot = ((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)
+        if not one_hot.all():
+            row = int(np.argmin(one_hot))
+            seen = f"{labels[row][:8].tolist()} in row {row}"
+            fix = "pass one class per row; to compare with people's shares, pass them as --human FILE"
+            raise SemmixError("rows of labels must be one-hot", seen, fix)
+        return labels.argmax(1), ["labels are one-hot rows: the class of each was taken"]
     classes = _class_indices(labels)
     low, high = int(classes.min()), int(classes.max())
     if low < first or high >= num_classes + first:
@@ -252,7 +263,6 @@ def _is_one_hot(labels: Array) -> bool:
 
 def _class_indices(labels: Array) -> Array:
     """Return whole numbers `[N]`."""
-    _refuse_text(labels)
     numbers = labels.reshape(len(labels))
     whole = np.isfinite(numbers) & (numbers == np.rint(numbers))
     if not whole.all():
@@ -260,25 +270,6 @@ def _class_indices(labels: Array) -> Array:
         fix = "use 0 to K-1, and drop rows without a label"
         raise SemmixError("labels must be class indices", f"{numbers[row]} in row {row}", fix)
     return numbers.astype(np.int64)
-
-
-def _refuse_text(labels: Array) -> None:
-    if labels.dtype.kind not in "fiub":
-        raise SemmixError("labels must be class indices", labels[:3].tolist(), "use 0 to K-1")
-
-
-def _from_one_hot(labels: Array, num_classes: int) -> tuple[Array, list[str]]:
-    _refuse_text(labels)
-    if labels.shape[1] != num_classes:
-        fix = f"{num_classes} columns of scores need one-hot rows of {num_classes}, or labels [N]"
-        raise SemmixError("one-hot labels do not fit", list(labels.shape), fix)
-    one_hot = ((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)
-    if not one_hot.all():
-        row = int(np.argmin(one_hot))
-        seen = f"{labels[row][:8].tolist()} in row {row}"
-        fix = "pass one class per row; to compare with people's shares, pass them as --human FILE"
-        raise SemmixError("rows of labels must be one-hot", seen, fix)
-    return labels.argmax(1), ["labels are one-hot rows: the class of each was taken"]
 
 
 def _two_columns(scores: Any, kind: Kind) -> Array:
