@@ -34,7 +34,7 @@ from semmix.annotation.algebra import (
     similarity,
     temperature,
 )
-from semmix.annotation.scale import doubt, doubt_ends, softmax_curve
+from semmix.annotation.scale import ends_warning, scale_warning, softmax_curve
 from semmix.cli.main import run_command
 from semmix.data import Dataset, Split
 from semmix.mixing.plan import all_pairs
@@ -154,8 +154,8 @@ def test_scales_at_the_end_of_their_range_are_doubted(spread, accuracy, words):
     """Ends of a poor generator lie half-way, or nearer to the other class."""
     positions = 0.5 + spread * torch.linspace(-0.5, 0.5, 8).double().expand(50, 8)
     chosen = choose_scale(scale_curve(positions, accuracy))
-    assert re.search(words, doubt(chosen, accuracy) or "")
-    assert doubt(4.0, accuracy) is None
+    assert re.search(words, scale_warning(chosen, accuracy) or "")
+    assert scale_warning(4.0, accuracy) is None
 
 
 def test_scale_curve_matches_the_slow_twin():
@@ -321,8 +321,8 @@ def test_ends_that_hardly_show_their_classes_are_told(tmp_path, capsys):
     seen = [looks_like(image) == c for image, c in zip(train.images, train.labels.tolist(), strict=True)]
     shares = f"recognised on {np.mean(right):.0%}, real images on {np.mean(seen):.0%}"
     assert shares in capsys.readouterr().out
-    assert doubt_ends(0.86, 1.0) is None
-    assert doubt_ends(0.84, 1.0)
+    assert ends_warning(0.86, 1.0) is None
+    assert ends_warning(0.84, 1.0)
 
 
 @pytest.mark.parametrize("lams", [(0.2, 0.5, 0.8), (0.0, 0.5), (0.5, 1.0)])

@@ -7,40 +7,56 @@ import math
 import torch
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 
 def lambda_e(features, proto_i, proto_j) -> Tensor:
-    """Return the position of features on the line from prototype j (0) to i (1), float64.
+    """Return lambda_E: the position of features on the line from prototype j (0) to prototype i (1), float64 [...].
 
-    Eq. lambda_E: (E - P_j)·(P_i - P_j) / |P_i - P_j|². Leading shapes broadcast; the last is D.
+    This is (E - P_j)·(P_i - P_j) / |P_i - P_j|², eq. lambda_E of the paper.
 
-    >>> lambda_e([0.25, 7.0], [1.0, 0.0], [0.0, 0.0]).item()
-    0.25
+    Args:
+        features: Features E of images, [..., D]; lists, arrays and tensors are accepted, leading shapes broadcast.
+        proto_i: Prototypes P_i, [..., D].
+        proto_j: Prototypes P_j, [..., D].
+
+    Raises:
+        SemmixError: If two prototypes are equal: there is no line between them.
+
+    Example:
+        >>> lambda_e([0.25, 7.0], [1.0, 0.0], [0.0, 0.0]).item()
+        0.25
     """
     features, proto_i, proto_j = (torch.as_tensor(x, dtype=torch.float64) for x in (features, proto_i, proto_j))
     line = proto_i - proto_j
     length = (line * line).sum(-1)
-    if bool((length == 0).any()):
-        fix = "the encoder does not tell the two classes apart; choose another encoder"
-        raise SemmixError("two prototypes coincide", "distance 0", fix)
+    fix = "the encoder does not tell the two classes apart; choose another encoder"
+    require(bool((length != 0).all()), "two prototypes coincide", "distance 0", fix)
     return ((features - proto_j) * line).sum(-1) / length
 
 
 def lambda_from(lambda_e, scale: float) -> Tensor:
-    """Return the label lambda = sigmoid(scale (lambda_E - 1/2)), eq. lambda_rewrite.
+    """Return the labels lambda = sigmoid(scale (lambda_E - 1/2)), eq. lambda_rewrite of the paper.
 
-    >>> round(lambda_from(1.0, scale=4.0).item(), 3)
-    0.881
+    Args:
+        lambda_e: Positions from `lambda_e`, of any shape.
+        scale: The scale s, positive; 4.0 for CLIP ViT-B/32.
+
+    Raises:
+        SemmixError: If the scale is not positive and finite.
+
+    Example:
+        >>> round(lambda_from(1.0, scale=4.0).item(), 3)
+        0.881
     """
     check_scale(scale)
     return torch.sigmoid(scale * (torch.as_tensor(lambda_e) - 0.5))
 
 
 def sharpness(lams: Tensor) -> float:
-    """Return the mean of max(lam, 1 - lam) over sets [S, L], ends as often as interior members.
+    """Return the mean of max(lam, 1 - lam) over sets [S, L], with equal weight for ends and for interior members.
 
-    So often does training draw them (N_aug = 2).
+    Training with N_aug = 2 draws one of each.
 
     >>> round(sharpness(torch.tensor([[0.0, 0.4, 1.0]])), 3)
     0.8
@@ -51,10 +67,7 @@ def sharpness(lams: Tensor) -> float:
 
 
 def scale_as_sharp(positions: Tensor, wanted: float) -> float:
-    """Return the scale at which sigmoid(scale (positions - 1/2)) has the sharpness `wanted`.
-
-    Sharpness rises with the scale, so halving finds it.
-    """
+    """Return the scale at which sigmoid(scale (positions - 1/2)) has the sharpness `wanted`, by bisection."""
     low, high = 1e-6, 1e6
     for _ in range(100):
         middle = (low * high) ** 0.5
@@ -65,9 +78,7 @@ def scale_as_sharp(positions: Tensor, wanted: float) -> float:
 
 def check_scale(scale: float) -> None:
     """Refuse a scale that is not positive, or no number."""
-    if not 0 < scale < math.inf:
-        fix = "the paper uses 4.0 with CLIP"
-        raise SemmixError("the scale must be positive and finite", scale, fix)
+    require(0 < scale < math.inf, "the scale must be positive and finite", scale, "the paper uses 4.0 with CLIP")
 
 
 def class_prototypes(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -80,10 +91,9 @@ def class_prototypes(features: Tensor, labels: Tensor, num_classes: int) -> Tens
 def count_classes(labels: Tensor, num_classes: int) -> Tensor:
     """Return how many images each class has, int64 [K]; refuse classes without any."""
     counts = torch.bincount(labels, minlength=num_classes)
-    if bool((counts == 0).any()):
-        seen = (counts == 0).nonzero().flatten().tolist()
-        fix = "each class of the mixed sets needs an image: name the data set they were made for"
-        raise SemmixError("classes without training images", seen, fix)
+    empty = (counts == 0).nonzero().flatten().tolist()
+    fix = "each class of the mixed sets needs an image: name the data set they were made for"
+    require(not empty, "classes without training images", empty, fix)
     return counts
 
 
@@ -117,7 +127,7 @@ def nearest_class(similarity: Tensor, prototypes: Tensor) -> Tensor:
 def positions_against(similarity: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
     """Return lambda_E of every class k (1) against class `of` (0), float64 [..., K].
 
-    It needs E·P_k [..., K] alone. The place of class `of` itself means nothing.
+    Only E·P_k [..., K] is needed. The entry of class `of` itself means nothing.
     """
     similarity, products = similarity.double(), prototypes @ prototypes.T
     own = similarity.gather(-1, of[..., None])
@@ -138,10 +148,9 @@ def biased_lambda(lambda_e: Tensor, proto_i: Tensor, proto_j: Tensor, tau: float
 def add_third_class(labels: Tensor, similarity: Tensor, prototypes: Tensor, pairs: Tensor, scale: float) -> Tensor:
     """Return two-class labels [S, L, K] with the class an image shows besides its pair [S, 2].
 
-    The ratio of the pair stays. By eq. lambda_rewrite class k has the ratio
-    q_k / q_i = exp(scale (lambda_E - 1/2)) to class i, lambda_E running from i (0) to k (1), and
-    likewise to class j. log q_k is the mean of what the two say, weighted by lambda and 1 - lambda;
-    the class with the largest q_k joins, and labels are scaled to sum to one.
+    The ratio of the pair stays. By eq. lambda_rewrite class k has the ratio q_k / q_i = exp(scale (lambda_E - 1/2)) to
+    class i, lambda_E running from i (0) to k (1), and likewise to class j. log q_k is the mean of what the two say,
+    weighted by lambda and 1 - lambda; the class with the largest q_k joins, and labels are scaled to sum to one.
     """
     log_weight = torch.zeros_like(similarity, dtype=torch.float64)
     for c in pairs[:, :, None].expand(-1, -1, labels.shape[1]).unbind(1):  # [S, L]

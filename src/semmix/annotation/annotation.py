@@ -11,16 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semmix.annotation.algebra import (
-    add_third_class,
-    biased_lambda,
-    lambda_from,
-    scale_as_sharp,
-    sharpness,
-    temperature,
-)
+from semmix.annotation import algebra
+from semmix.annotation.algebra import lambda_from, sharpness
 from semmix.core.artifact import Artifact, open_artifact
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.core.files import digest, digest_tensors, read_tensors
 from semmix.mixing.store import MixSets
 
@@ -48,11 +42,10 @@ class Annotation:
     def open(cls, folder: str | Path, store: MixSets) -> Annotation:
         """Open a finished annotation of `store`."""
         artifact = open_artifact(Path(folder), MANIFEST, "annotation")
-        if not artifact.finished:
-            raise SemmixError(f"{folder} is not finished", "half done", "run semmix annotate again")
-        if artifact.manifest["inputs"]["mixsets"] != store.digest:
-            fix = f"annotate {store.folder} into another folder"
-            raise SemmixError("this annotation belongs to other mixed sets", folder, fix)
+        require(artifact.finished, f"{folder} is not finished", "half done", "run semmix annotate again")
+        fix = f"annotate {store.folder} into another folder"
+        same = artifact.manifest["inputs"]["mixsets"] == store.digest
+        require(same, "this annotation belongs to other mixed sets", folder, fix)
         return cls(artifact, store)
 
     def __repr__(self) -> str:
@@ -65,16 +58,15 @@ class Annotation:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """All that was read: lambda_e, similarity, prototypes, scale_curve, softmax_curve.
+        """All that was read, checked with the scales against the annotation's digest when it is first read.
 
-        They and the scales are checked against the annotation's digest when first read.
+        They are lambda_e, similarity, prototypes, scale_curve and softmax_curve.
         """
         folder, manifest = self.artifact.folder, self.artifact.manifest
         fix = f"delete {folder} and run semmix annotate again"
         tensors = read_tensors(folder / TENSORS, fix)
-        if annotation_digest(manifest["inputs"], manifest, tensors) != self.digest:
-            what = "labels and scales do not match the annotation's digest"
-            raise SemmixError(what, folder / TENSORS, fix)
+        sound = annotation_digest(manifest["inputs"], manifest, tensors) == self.digest
+        require(sound, "labels and scales do not match the annotation's digest", folder / TENSORS, fix)
         return tensors
 
     @property
@@ -128,15 +120,16 @@ class Annotation:
     def lam(self, labels: str = "reannotated", scale: float | None = None) -> Tensor:
         """Return the lambda each image is trained with, float32 [sets, members], by scheme.
 
-        `reannotated`: read back by the encoder; `requested`: what the generator was asked for;
-        `one_hot`: the nearer end of what the generator was asked for; `position`: lambda_E itself,
-        cut to [0, 1], so that no scale is needed; `biased`: read back, with the bias of class
-        norms and distances that `reannotated` removes. Two controls have the average sharpness of
-        `reannotated` and none of its knowledge: `requested_matched`, requested lambdas through a
-        sigmoid, and `smoothed_matched`, smoothed `one_hot`.
+        `reannotated`: read back by the encoder; `requested`: what the generator was asked for; `one_hot`: the nearer
+        end of what the generator was asked for; `position`: lambda_E itself, cut to [0, 1], so that no scale is needed;
+        `biased`: read back, with the bias of class norms and distances that `reannotated` removes. Two controls have
+        the average sharpness of `reannotated` and none of its knowledge: `requested_matched`, requested lambdas through
+        a sigmoid, and `smoothed_matched`, smoothed `one_hot`.
         """
-        if labels not in PAIR_SCHEMES:
-            raise _no_lambda(labels)
+        if labels not in LABEL_SCHEMES:
+            raise unknown_name("label scheme", labels, LABEL_SCHEMES)
+        fix = f"ask for soft_labels, or for one of {', '.join(PAIR_SCHEMES)}"
+        require(labels in PAIR_SCHEMES, "these labels are no single lambda", labels, fix)
         requested = self.store.lam_requested()
         if labels == "requested":
             return requested
@@ -149,28 +142,28 @@ class Annotation:
         if labels == "reannotated":
             return reannotated
         if labels == "requested_matched":
-            return lambda_from(requested, scale_as_sharp(requested, sharpness(reannotated)))
+            return lambda_from(requested, algebra.scale_as_sharp(requested, sharpness(reannotated)))
         if labels == "smoothed_matched":
             largest = sharpness(reannotated)
             return torch.where(requested >= 0.5, largest, 1 - largest)
         proto_i, proto_j = self.prototypes[self.store.pairs()].unsqueeze(2).unbind(1)  # [S, 1, D]
-        tau = temperature(self.prototypes, scale)
-        return biased_lambda(self.lambda_e, proto_i, proto_j, tau).float()
+        tau = algebra.temperature(self.prototypes, scale)
+        return algebra.biased_lambda(self.lambda_e, proto_i, proto_j, tau).float()
 
     def soft_labels(self, labels: str = "reannotated", scale: float | None = None) -> Tensor:
         """Return the soft labels by scheme, float32 [sets, members, classes].
 
-        Besides the schemes of `lam`, `encoder_softmax`: softmax_k(E·P_k / tau) over all classes;
-        `third_class`: `reannotated`, joined by the class an image shows besides its pair.
+        Besides the schemes of `lam`, `encoder_softmax`: softmax_k(E·P_k / tau) over all classes; `third_class`:
+        `reannotated`, joined by the class an image shows besides its pair.
         """
         if labels == "encoder_softmax":
-            tau = temperature(self.prototypes, self._scale(labels, scale))
+            tau = algebra.temperature(self.prototypes, self._scale(labels, scale))
             return torch.softmax(self.similarity.double() / tau, -1).float()
         if labels == "third_class":
             scale = self._scale(labels, scale)
             of_pair = self.store.soft_labels(self.lam("reannotated", scale))
             pairs = self.store.pairs()
-            return add_third_class(of_pair, self.similarity, self.prototypes, pairs, scale)
+            return algebra.add_third_class(of_pair, self.similarity, self.prototypes, pairs, scale)
         return self.store.soft_labels(self.lam(labels, scale))
 
 
@@ -178,10 +171,3 @@ def annotation_digest(inputs: dict[str, Any], chosen: Mapping[str, Any], tensors
     """Return what names an annotation: what it was made from, what was chosen and what was read."""
     values = {name: chosen[name] for name in CHOSEN}
     return digest({"inputs": inputs, **values, "tensors": digest_tensors(tensors)})
-
-
-def _no_lambda(labels: str) -> SemmixError:
-    if labels in LABEL_SCHEMES:
-        fix = f"ask for soft_labels, or for one of {', '.join(PAIR_SCHEMES)}"
-        return SemmixError("these labels are no single lambda", labels, fix)
-    return unknown_name("label scheme", labels, LABEL_SCHEMES)

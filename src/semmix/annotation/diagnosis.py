@@ -17,38 +17,45 @@ ABRUPT = 0.5
 """A set is abrupt when one step covers more than this share of its whole range of lambda_E."""
 
 
-def diagnose(notes: Annotation) -> dict[str, Any]:
+def diagnose(annotation: Annotation) -> dict[str, Any]:
     """Return statistics of an annotation as plain JSON values.
 
-    Places count the members of a set from class j (first) to class i (last); the middle is all
-    between. `odd_sets` are those with an end that does not look like its own class: another
-    class's prototype is nearer. They are offered for exclusion.
+    Places count the members of a set from class j (first) to class i (last); the middle is all between. `odd_sets` are
+    those with an end that does not look like its own class: another class's prototype is nearer. They are offered for
+    exclusion.
     """
-    flags = _flags(notes)
+    flags = _flags(annotation)
     return {
-        "annotation": notes.digest,
-        "num_sets": notes.store.num_sets,
-        "encoder": notes.artifact.manifest["inputs"]["encoder"],
-        "prototype_accuracy": notes.artifact.manifest["prototype_accuracy"],
+        "annotation": annotation.digest,
+        "num_sets": annotation.store.num_sets,
+        "encoder": annotation.artifact.manifest["inputs"]["encoder"],
+        "prototype_accuracy": annotation.artifact.manifest["prototype_accuracy"],
         **{f"{name}_share": _share(flags[name]) for name in ("monotone", "abrupt", "odd")},
         "swapped_share": _share(flags["swapped"]),
         "third_class_share": _share(flags["third_class"][:, 1:-1]),
-        "rank_correlation": _rank_correlation(notes.lambda_e),
-        "offset_share": _offset_share(notes.lambda_e),
-        "bias": _bias(notes),
-        "scale": _scale(notes),
-        "places": _places(notes, flags),
-        "pairs": _pairs(notes, flags),
-        "classes": _classes(notes, flags),
+        "rank_correlation": _rank_correlation(annotation.lambda_e),
+        "offset_share": _offset_share(annotation.lambda_e),
+        "bias": _bias(annotation),
+        "scale": {
+            "chosen": annotation.scale,
+            "chosen_by": annotation.artifact.manifest["scale_chosen_by"],
+            "softmax": annotation.scale_for("encoder_softmax"),
+            "candidates": list(SCALES),
+            "gap": annotation.tensors["scale_curve"].tolist(),
+            "softmax_nll": annotation.tensors["softmax_curve"].tolist(),
+        },
+        "places": _places(annotation, flags),
+        "pairs": _pairs(annotation, flags),
+        "classes": _classes(annotation, flags),
         "odd_sets": flags["odd"].nonzero().flatten().tolist(),
     }
 
 
-def _flags(notes: Annotation) -> dict[str, Tensor]:
+def _flags(annotation: Annotation) -> dict[str, Tensor]:
     """Return what is true of each set [S], and of each image [S, L] (`third_class`) or end."""
-    lambda_e, pairs = notes.lambda_e, notes.store.pairs()
+    lambda_e, pairs = annotation.lambda_e, annotation.store.pairs()
     steps = lambda_e.diff(dim=1)
-    nearest = nearest_class(notes.similarity, notes.prototypes)  # [S, L]
+    nearest = nearest_class(annotation.similarity, annotation.prototypes)  # [S, L]
     looks_right = nearest[:, [-1, 0]] == pairs  # [S, 2]
     spread = lambda_e.amax(1) - lambda_e.amin(1)
     return {
@@ -68,7 +75,7 @@ def _rank_correlation(lambda_e: Tensor) -> float:
     asked = torch.arange(lambda_e.shape[1], dtype=torch.float64)
     asked = asked - asked.mean()
     spread = (ranks.square().sum(1) * asked.square().sum()).sqrt()
-    # A set that does not move at all follows nothing.
+    # A set that does not move at all has correlation 0.
     return float(((ranks * asked).sum(1) / spread.clamp(min=1)).mean())
 
 
@@ -78,36 +85,20 @@ def _offset_share(lambda_e: Tensor) -> float:
     return float(residual.mean(1).square().mean() / residual.square().mean().clamp(min=1e-30))
 
 
-def _bias(notes: Annotation) -> dict[str, float]:
+def _bias(annotation: Annotation) -> dict[str, float]:
     """Return the biases that eq. lambda_rewrite removes, and how far that moves lambda."""
-    norms, distances = notes.prototypes.norm(dim=1), _distances(notes)
-    pairs = notes.store.pairs()
+    norms, distances = annotation.prototypes.norm(dim=1), squared_distances(annotation.prototypes).sqrt()
+    pairs = annotation.store.pairs()
     of_pairs = distances[pairs[:, 0], pairs[:, 1]]
     return {
         "largest_to_smallest_norm": float(norms.max() / norms.min()),
         "largest_to_smallest_distance": float(of_pairs.max() / of_pairs.min()),
-        "mean_move": float((notes.lam("biased") - notes.lam()).abs().mean()),
+        "mean_move": float((annotation.lam("biased") - annotation.lam()).abs().mean()),
     }
 
 
-def _distances(notes: Annotation) -> Tensor:
-    return squared_distances(notes.prototypes).sqrt()
-
-
-def _scale(notes: Annotation) -> dict[str, Any]:
-    """Return the chosen scales and the curves they are the lowest points of."""
-    return {
-        "chosen": notes.scale,
-        "chosen_by": notes.artifact.manifest["scale_chosen_by"],
-        "softmax": notes.scale_for("encoder_softmax"),
-        "candidates": list(SCALES),
-        "gap": notes.tensors["scale_curve"].tolist(),
-        "softmax_nll": notes.tensors["softmax_curve"].tolist(),
-    }
-
-
-def _places(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
-    requested, lambda_e, lam = notes.store.lam_requested(), notes.lambda_e, notes.lam()
+def _places(annotation: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
+    requested, lambda_e, lam = annotation.store.lam_requested(), annotation.lambda_e, annotation.lam()
     return [
         {
             "requested": float(requested[:, place].mean()),
@@ -120,10 +111,11 @@ def _places(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]
     ]
 
 
-def _pairs(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
-    pairs, lam, distances = notes.store.pairs(), notes.lam(), _distances(notes)
+def _pairs(annotation: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
+    pairs, lam = annotation.store.pairs(), annotation.lam()
+    distances = squared_distances(annotation.prototypes).sqrt()
     rows = []
-    for i, j in dict.fromkeys(notes.store.plan.pairs):
+    for i, j in dict.fromkeys(annotation.store.plan.pairs):
         of_pair = (pairs == torch.tensor([i, j])).all(1)
         if not of_pair.any():
             continue
@@ -133,7 +125,7 @@ def _pairs(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
                 "num_sets": int(of_pair.sum()),
                 "first": float(lam[of_pair, 0].mean()),
                 "last": float(lam[of_pair, -1].mean()),
-                "lambda_e_sd": float(notes.lambda_e[of_pair].std(0, correction=0).mean()),
+                "lambda_e_sd": float(annotation.lambda_e[of_pair].std(0, correction=0).mean()),
                 "third_class": _share(flags["third_class"][of_pair, 1:-1]),
                 "distance": float(distances[i, j]),
                 **{name: _share(flags[name][of_pair]) for name in ("monotone", "abrupt", "odd")},
@@ -142,12 +134,12 @@ def _pairs(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
     return rows
 
 
-def _classes(notes: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
-    distances = _distances(notes).fill_diagonal_(torch.inf)
-    pairs = notes.store.pairs()
+def _classes(annotation: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
+    distances = squared_distances(annotation.prototypes).sqrt().fill_diagonal_(torch.inf)
+    pairs = annotation.store.pairs()
     return [
         {
-            "norm": float(notes.prototypes[c].norm()),
+            "norm": float(annotation.prototypes[c].norm()),
             "nearest": int(distances[c].argmin()),
             "distance": float(distances[c].min()),
             "ends_look_right": _share(flags["end_looks_right"][pairs == c]),

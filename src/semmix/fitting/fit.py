@@ -32,7 +32,7 @@ from semmix.mixing.draw import mix
 from semmix.mixing.pairs import partner_pairs
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
-from semmix.networks.encoders.trained_classifier import ClassifierEncoder
+from semmix.networks.encoders.pretrained import ClassifierEncoder
 from semmix.report import aggregate, open_gallery, results_table, write_report
 from semmix.report.table import terminal_width
 from semmix.runs import Run
