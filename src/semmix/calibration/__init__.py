@@ -1,4 +1,4 @@
-"""Measuring and mending calibration: metrics, intervals and tests, post-hoc calibrators."""
+"""Measuring and improving calibration: metrics, intervals and tests, post-hoc calibrators."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -34,7 +34,7 @@ class Calibrator:
         Calibrator.kinds[cls.__name__] = cls
 
     def _learn(self, logits: Array, labels: Array, *context: Array) -> State:
-        """Return what logits `[N, K]` and class indices `[N]` teach; nothing, if nothing."""
+        """Return what is learnt from logits `[N, K]` and class indices `[N]`; nothing stands for the identity."""
         raise NotImplementedError
 
     def _apply(self, state: State, logits: Array, *context: Array) -> Array:

@@ -61,9 +61,9 @@ def as_labels(labels: Any, shape: Sequence[int], ignore_index: int | None = None
         raise SemmixError("labels have the wrong shape", f"shape {labels.shape}", fix)
     if labels.dtype.kind == "f":
         _check_finite(labels, "labels")
-        if (strange := labels[labels != np.rint(labels)]).size:
+        if (broken := labels[labels != np.rint(labels)]).size:
             fix = "pass whole numbers, or distributions [N, K]"
-            raise SemmixError("labels must be class indices", strange[:3].tolist(), fix)
+            raise SemmixError("labels must be class indices", broken[:3].tolist(), fix)
     classes = labels.astype(np.int64)
     used = classes if ignore_index is None else classes[classes != ignore_index]
     if len(used) == 0:

@@ -70,11 +70,11 @@ class TopLabel:
         return TopLabel(confidence, used % 2 * 1.0, weights[used], self.count)
 
     def risk_coverage(self) -> RiskCoverage:
-        """Return the error rate among the most confident samples, ties answered together."""
-        answered = np.cumsum(self.tie_sums(np.ones(len(self.weights)))[::-1])
+        """Return the error rate among the most confident samples, ties accepted together."""
+        accepted = np.cumsum(self.tie_sums(np.ones(len(self.weights)))[::-1])
         errors = np.cumsum(self.tie_sums(1 - self.correct)[::-1])
-        used = answered > 0
-        return RiskCoverage(answered[used] / answered[-1], errors[used] / answered[used])
+        used = accepted > 0
+        return RiskCoverage(accepted[used] / accepted[-1], errors[used] / accepted[used])
 
     @cached_property
     def order(self) -> Array:

@@ -1,7 +1,7 @@
 """Calibrators that map each class's probability on its own, then normalise the row.
 
-Maps learnt by counting never answer 0: one class that no fitting sample had at some probability
-would make the NLL explode. They count one more sample, of every class alike (`smoothed`).
+Maps learnt by counting never give 0: a class that no fitting sample had at some probability would make the
+NLL infinite. They count one more sample, of every class alike (`smoothed`).
 """
 
 from collections.abc import Callable
