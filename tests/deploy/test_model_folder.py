@@ -17,10 +17,9 @@ from safetensors.torch import load_file
 from semmix import SemmixError
 from semmix.cli.main import main
 from semmix.core.files import write_json, write_tensors
-from semmix.deploy import Caution, Model, export_model, load_model, predict_command
-from semmix.deploy.calibrated import CalibratedNetwork
+from semmix.deploy import Caution, Model, export_model, how_to_predict, load_model
 from semmix.deploy.image_files import read_image
-from semmix.deploy.programs import check_program, open_onnx, trial_images, write_programs
+from semmix.deploy.programs import CalibratedNetwork, check_program, open_onnx, trial_images, write_programs
 from semmix.deploy.rules import lower_bound
 from semmix.networks import classifier
 from semmix.networks.saved import WEIGHTS, load_classifier
@@ -110,7 +109,7 @@ def test_a_users_program_takes_its_program_along(digits, tmp_path):
     assert "# mine.pt2 for digits" in (folder / "README.md").read_text()
     assert "Started from a network" in (folder / "README.md").read_text()
     assert "IMAGES --trust-code`" in (folder / "README.md").read_text()
-    assert predict_command(folder) == f"semmix predict {folder} IMAGES --trust-code"
+    assert how_to_predict(folder) == f"semmix predict {folder} IMAGES --trust-code"
     shutil.rmtree(run)
     (tmp_path / "mine.pt2").unlink()
     with pytest.raises(SemmixError, match=r"(?s)program\.pt2.*--trust-code"):
@@ -184,7 +183,7 @@ def test_export_without_onnx(run, tmp_path):
 
 def test_missing_packages_are_named(run, tmp_path, monkeypatch):
     monkeypatch.setattr("semmix.deploy.model_folder.can_write_onnx", lambda: False)
-    with pytest.raises(SemmixError, match=r"semmix\[onnx\]"):
+    with pytest.raises(SemmixError, match=r"pip install .*\[onnx\]"):
         export_model(run, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

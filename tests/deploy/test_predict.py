@@ -18,9 +18,9 @@ from semmix import SemmixError
 from semmix.cli.main import main
 from semmix.core.files import write_json
 from semmix.deploy import Caution, load_model
-from semmix.deploy.image_files import fit_channels, list_images, read_image
-from semmix.deploy.measured import in_set
+from semmix.deploy.image_files import find_images, fit_channels, read_image
 from semmix.deploy.predict import BATCH_SIZE, predict_files
+from semmix.deploy.rules import in_set
 from semmix.runs import Run
 
 
@@ -254,7 +254,7 @@ def test_files_folders_and_globs_are_listed(tmp_path):
     os.symlink(tmp_path, tmp_path / "deep" / "loop")
 
     def listed(*names: str) -> list[str]:
-        paths = list_images([str(tmp_path / name) for name in names])
+        paths = find_images([str(tmp_path / name) for name in names])
         return [str(path.relative_to(tmp_path)) for path in paths]
 
     assert listed("") == ["[odd].png", "a.png", "b.JPG", "deep/d.webp"]
@@ -262,7 +262,7 @@ def test_files_folders_and_globs_are_listed(tmp_path):
     assert listed("**/*.webp") == ["deep/d.webp"]
     assert listed("[odd].png", "c.txt") == ["[odd].png", "c.txt"]  # what is named is taken
     with pytest.raises(SemmixError, match="no images found"):
-        list_images([str(tmp_path / "*.gif")])
+        find_images([str(tmp_path / "*.gif")])
 
 
 def test_every_kind_of_file_fits_the_network(tmp_path):
@@ -312,14 +312,14 @@ def test_files_are_listed_by_name_at_any_depth(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     paths = [tmp_path / name for name in names]
-    assert list_images([str(tmp_path)]) == list_images([f"{tmp_path}/**/*.png"]) == paths
+    assert find_images([str(tmp_path)]) == find_images([f"{tmp_path}/**/*.png"]) == paths
 
 
 def test_a_file_with_many_names_goes_by_the_first(tmp_path):
     (tmp_path / "9.png").touch()
     for k in (5, 0, 7, 2, 8, 1, 6, 3, 4):
         (tmp_path / f"{k}.png").symlink_to(tmp_path / "9.png")
-    assert list_images([f"{tmp_path}/*.png"]) == [tmp_path / "0.png"]
+    assert find_images([f"{tmp_path}/*.png"]) == [tmp_path / "0.png"]
 
 
 def test_links_to_folders_are_followed_each_folder_once(tmp_path):
@@ -330,7 +330,7 @@ def test_links_to_folders_are_followed_each_folder_once(tmp_path):
     (photos / "more").symlink_to(tmp_path / "elsewhere")
     (photos / "again").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "loop").symlink_to(photos)
-    paths = list_images([str(photos)])
+    paths = find_images([str(photos)])
     assert [str(path.relative_to(photos)) for path in paths] == ["b/1.png", "again/2.png", "again/deep/3.png"]
 
 
@@ -338,12 +338,12 @@ def test_files_go_by_the_names_they_have_without_links(tmp_path):
     (tmp_path / "z").mkdir()
     (tmp_path / "z" / "1.png").touch()
     (tmp_path / "a").symlink_to(tmp_path / "z")
-    assert list_images([str(tmp_path)]) == [tmp_path / "z" / "1.png"]
+    assert find_images([str(tmp_path)]) == [tmp_path / "z" / "1.png"]
 
 
 def test_hidden_files_and_folders_are_left_out(tmp_path):
     for name in ("1.png", ".2.png", ".git/3.png", "deep/4.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / name)
-    assert [path.name for path in list_images([str(tmp_path)])] == ["1.png", "4.png"]
-    assert list_images([str(tmp_path / ".2.png")]) == [tmp_path / ".2.png"]
+    assert [path.name for path in find_images([str(tmp_path)])] == ["1.png", "4.png"]
+    assert find_images([str(tmp_path / ".2.png")]) == [tmp_path / ".2.png"]

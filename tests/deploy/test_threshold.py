@@ -11,7 +11,7 @@ import pytest
 from semmix import SemmixError
 from semmix.calibration import Interval, TemperatureScaler, TopLabel, top_label
 from semmix.cli.main import main
-from semmix.deploy.measured import estimate_mean
+from semmix.deploy.rules import estimate_mean
 from semmix.deploy.threshold import Costs, best_threshold, judge, judge_policies, show_threshold
 
 

@@ -12,7 +12,7 @@ from semmix.annotation import Annotation
 from semmix.cli.options import not_default
 from semmix.core.errors import SemmixError
 from semmix.core.progress import say
-from semmix.deploy import export_model, predict_command
+from semmix.deploy import export_model, how_to_predict
 from semmix.mixing.export import export_folder, export_parquet
 from semmix.mixing.store import MixSets
 
@@ -41,7 +41,7 @@ class ExportCommand:
         if (self.source / "config.json").exists():
             self._refuse("a training run", ("annotation", "labels", "format"))
             export_model(self.source, self.out, onnx=self.onnx)
-            say(f"next: {predict_command(self.out)}; what it is: {self.out / 'README.md'}")
+            say(f"next: {how_to_predict(self.out)}; what it is: {self.out / 'README.md'}")
         elif (self.source / "manifest.json").exists():
             self._refuse("a store of mixed sets", ("onnx",))
             self._export_mixsets()

@@ -111,12 +111,16 @@ def _decode(data: bytes, size: int | None) -> Picture:
         if size:  # lets a JPEG decoder skip detail nobody will see
             image.draft(None, (2 * size, 2 * size))
         image.load()
-        upright = ImageOps.exif_transpose(image)
-    plain = _to_grey_or_rgb(upright)
+        return Picture(picture_pixels(image, size), stored_size, found)
+
+
+def picture_pixels(image: Image.Image, size: int | None = None) -> np.ndarray:
+    """Return a Pillow image upright, grey or RGB, cropped to `size` if given: uint8 [H, W, 1 or 3]."""
+    plain = _to_grey_or_rgb(ImageOps.exif_transpose(image))
     if size:
         plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
     pixels = np.asarray(plain)
-    return Picture(pixels[..., None] if pixels.ndim == 2 else pixels, stored_size, found)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def _check_header(image: Image.Image) -> list[str]:

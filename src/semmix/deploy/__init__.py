@@ -1,7 +1,7 @@
 """From a finished run to answers that can be acted on: export, predict, serve, choose."""
 
-from semmix.deploy.model import Caution, Model, Prediction, load_model, predict_command
+from semmix.deploy.model import Caution, Model, Prediction, how_to_predict, load_model
 from semmix.deploy.model_folder import export_model
 from semmix.deploy.programs import can_write_onnx
 
-__all__ = ["Caution", "Model", "Prediction", "can_write_onnx", "export_model", "load_model", "predict_command"]
+__all__ = ["Caution", "Model", "Prediction", "can_write_onnx", "export_model", "how_to_predict", "load_model"]

@@ -1,4 +1,4 @@
-"""Images for a model: which files are meant, and their pixels in the shape the network takes."""
+"""Images for a model: which files are meant, and pixels in the shape the network takes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
-from semmix.data.decoding import SUFFIXES, decode_pixels, read_pixels
+from semmix.core.errors import SemmixError, require
+from semmix.data.decoding import SUFFIXES, decode_pixels, picture_pixels, read_pixels
 from semmix.data.folder_report import FolderReport
 from semmix.data.listing import walk
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into grey
 
 
-def list_images(names: Sequence[str]) -> list[Path]:
+def find_images(names: Sequence[str]) -> list[Path]:
     """Return the files meant: those named, the images in folders named, the matches of globs.
 
     A file that is named but not there is listed too: its row will say so.
@@ -46,6 +47,18 @@ def decode_image(data: bytes, shape: tuple[int, int, int]) -> Tensor:
     return fit_channels(decode_pixels(data, shape[1]), shape[0])
 
 
+def prepare_image(image: Path | Image.Image | np.ndarray, shape: tuple[int, int, int]) -> Tensor:
+    """Return a file, a Pillow image or uint8 pixels `[H, W]` or `[H, W, C]` as `read_image` does a file."""
+    if isinstance(image, Path):
+        return read_image(image, shape)
+    if not isinstance(image, Image.Image):
+        pixels, fix = np.asarray(image), "pass uint8 pixels [H, W], [H, W, 1] or [H, W, 3], Pillow images or files"
+        known = pixels.dtype == np.uint8 and (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4)))
+        require(known, "this is no image", f"{pixels.dtype} {pixels.shape}", fix)
+        image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+    return fit_channels(picture_pixels(image, shape[1]), shape[0])
+
+
 def fit_channels(pixels: np.ndarray, channels: int) -> Tensor:
     """Return pixels `[H, W, 1 or 3]` as `[C, H, W]`: grey fills channels, colour turns grey."""
     if channels == 1 and pixels.shape[2] == 3:
@@ -61,13 +74,7 @@ def _expand(name: str) -> Iterator[Path]:
         yield from (file for file in files if file.suffix.lower() in SUFFIXES)
     elif path.exists() or not glob.has_magic(name):
         yield path
-    else:
-        yield from _matches(name)
-
-
-def _matches(pattern: str) -> Iterator[Path]:
-    """Yield what a glob finds, each file once however many links lead to it."""
-    found = sorted(glob.glob(pattern, recursive=True))
-    once = {os.path.realpath(match): match for match in reversed(found)}
-    for match in sorted(once.values()):
-        yield from _expand(match)
+    else:  # each file once, however many links lead to it
+        once = {os.path.realpath(match): match for match in sorted(glob.glob(name, recursive=True), reverse=True)}
+        for match in sorted(once.values()):
+            yield from _expand(match)

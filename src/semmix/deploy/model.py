@@ -1,4 +1,4 @@
-"""A model that answers with care: class, confidence, a set of classes, a warning, or a question."""
+"""A model that predicts with care: class, confidence, a set of classes, a warning, or a question."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from semmix.core.artifact import open_artifact
 from semmix.core.device import pick_device, to_device
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require, some_of
 from semmix.data.decoding import BadImageError
-from semmix.deploy.calibrated import CalibratedNetwork
-from semmix.deploy.measured import in_set
-from semmix.deploy.rules import PERCENTS, Rules, learn_rules
+from semmix.data.streamed import read_ahead
+from semmix.deploy.image_files import find_images, prepare_image
+from semmix.deploy.programs import CalibratedNetwork
+from semmix.deploy.rules import PERCENTS, Rules, in_set, learn_rules
 from semmix.networks.predicting import full_precision
-from semmix.networks.saved import MANIFEST, load_classifier, makers_code, saved_image_shape, saved_name
+from semmix.networks.saved import MANIFEST, load_classifier, makers_code, run_folder, saved_image_shape, saved_name
 from semmix.networks.user_network import is_user_network
 from semmix.runs import Run
 
+BATCH_SIZE = 64
 KIND = "model"
 
 Row = dict[str, Any]
@@ -53,11 +56,11 @@ class Caution:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The answer to one image; the fields are those of the files and of the HTTP answers."""
+    """What is predicted of one image; the fields are those of the files and of the HTTP responses."""
 
     class_name: str
     confidence: float
-    """Calibrated: of answers with confidence 0.9, nine in ten are right."""
+    """Calibrated: of predictions with confidence 0.9, nine in ten are right."""
     entropy: float
     """Of the calibrated probabilities, in nats."""
     ood_score: float
@@ -67,10 +70,13 @@ class Prediction:
     prediction_set: list[str]
     """Classes that hold the true one as often as the coverage says, the likeliest first."""
     abstain: bool
-    """Whether the confidence is too low to answer without asking."""
+    """Whether the confidence is too low to rely on without asking a person."""
 
 
-@dataclass(frozen=True, eq=False)
+Picture = str | Path | Image.Image | np.ndarray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A calibrated network with the rules learned on its validation images."""
 
@@ -78,15 +84,63 @@ class Model:
     rules: Rules
     image_shape: tuple[int, int, int]
 
-    def predict(self, images: Tensor, caution: Caution | None = None) -> list[Prediction]:
-        """Return the answer to each of some uint8 images `[N, C, H, W]`."""
-        device = self.network.temperature.device
-        with full_precision():
-            outputs = self.network(images.to(device))
-        probs, _, scores = (out.cpu().double().numpy() for out in outputs)
-        return [self._answer(row, float(score), caution or Caution()) for row, score in zip(probs, scores, strict=True)]
+    def predict(self, images: Tensor | Picture | Sequence[Picture], caution: Caution | None = None) -> list[Prediction]:
+        """Return the prediction for each image.
 
-    def _answer(self, probs: np.ndarray, score: float, caution: Caution) -> Prediction:
+        Args:
+            images: Image files, folders of them or globs; Pillow images; arrays of uint8 pixels `[H, W]` or
+                `[H, W, C]`; or a list of any of these. They are scaled and cropped as for training. Or a batch of
+                uint8 pixels `[N, C, H, W]` in the shape that the network takes.
+            caution: When to ask a person, and how large prediction sets are.
+
+        Returns:
+            One prediction for each image, in the order given.
+
+        Raises:
+            SemmixError: If a file cannot be read, or pixels are not in a shape the network takes.
+
+        Example:
+            >>> model = load_model("zoo:cifar10", "cpu")
+            >>> prediction = model.predict("zoo/cifar10/samples.png")[0]
+            >>> 0 < prediction.confidence <= 1, prediction.class_name in model.rules.class_names
+            (True, True)
+        """
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            images = torch.from_numpy(images)
+        if not isinstance(images, Tensor):
+            given = [images] if isinstance(images, Picture) else images
+            found = (find_images([str(each)]) if isinstance(each, (str, Path)) else [each] for each in given)
+            return self._predict_pictures([each for some in found for each in some], caution)
+        fits = images.dtype == torch.uint8 and images.ndim == 4 and tuple(images.shape[1:]) == self.image_shape
+        fix = f"pass uint8 [N, {', '.join(map(str, self.image_shape))}], files, Pillow images or arrays [H, W, C]"
+        require(fits, "these pixels do not fit the model", f"{images.dtype} {tuple(images.shape)}", fix)
+        with full_precision():
+            outputs = self.network(images.to(self.network.temperature.device))
+        probs, _, scores = (out.cpu().double().numpy() for out in outputs)
+        caution = caution or Caution()
+        return [self._prediction(row, float(score), caution) for row, score in zip(probs, scores, strict=True)]
+
+    def _predict_pictures(
+        self, pictures: Sequence[Path | Image.Image | np.ndarray], caution: Caution | None
+    ) -> list[Prediction]:
+        """Return the predictions for images of any size, read ahead of need; they do not fill the memory."""
+
+        def prepare(picture: Path | Image.Image | np.ndarray) -> Tensor | str:
+            try:
+                return prepare_image(picture, self.image_shape)
+            except BadImageError as bad:
+                return f"{picture} ({bad})"
+
+        batches = (pictures[first : first + BATCH_SIZE] for first in range(0, len(pictures), BATCH_SIZE))
+        predictions, bad = [], []
+        for batch in read_ahead(prepare, batches):
+            bad += [image for image in batch if isinstance(image, str)]
+            good = [image for image in batch if isinstance(image, Tensor)]
+            predictions += self.predict(torch.stack(good), caution) if good and not bad else []
+        require(not bad, "not every file can be read as an image", some_of(bad), "leave those out")
+        return predictions
+
+    def _prediction(self, probs: np.ndarray, score: float, caution: Caution) -> Prediction:
         names, limit = self.rules.class_names, self.rules.ood_threshold
         order = np.argsort(-probs, kind="stable")
         members = in_set(probs[None], self.rules.set_thresholds[caution.percent])[0]
@@ -101,20 +155,28 @@ class Model:
             abstain=confidence < caution.abstain,
         )
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.image_shape))
+        return f"Model({len(self.rules.class_names)} classes, images {shape}, T = {self.rules.temperature:.2f})"
 
-ANSWER_FIELDS = (*(field.name for field in fields(Prediction)), "error")
+
+ROW_FIELDS = (*(field.name for field in fields(Prediction)), "error")
 """What is told of an image: a prediction, or why there is none."""
 
 
-def answer_images(model: Model, images: Sequence[Tensor | BadImageError], caution: Caution | None = None) -> list[Row]:
-    """Return `ANSWER_FIELDS` of each image `[C, H, W]`, or of what was wrong with its file."""
+def prediction_rows(
+    model: Model, images: Sequence[Tensor | BadImageError], caution: Caution | None = None
+) -> list[Row]:
+    """Return `ROW_FIELDS` of each image `[C, H, W]`, or of what was wrong with its file."""
     good = [image for image in images if isinstance(image, Tensor)]
-    answers = iter(model.predict(torch.stack(good), caution) if good else [])
-    none = dict.fromkeys(ANSWER_FIELDS)
-    return [none | (asdict(next(answers)) if isinstance(image, Tensor) else {"error": str(image)}) for image in images]
+    predictions = iter(model.predict(torch.stack(good), caution) if good else [])
+    none = dict.fromkeys(ROW_FIELDS)
+    return [
+        none | (asdict(next(predictions)) if isinstance(image, Tensor) else {"error": str(image)}) for image in images
+    ]
 
 
-def predict_command(folder: str | Path) -> str:
+def how_to_predict(folder: str | Path) -> str:
     """Return what to type to use the model folder; only who made it may trust it unasked."""
     trust = " --trust-code" if is_user_network(saved_name(folder)) else ""
     return f"semmix predict {quote(str(folder))} IMAGES{trust}"
@@ -124,12 +186,22 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
     """Return the model in a model folder, or that of a finished run.
 
     Args:
-        folder: made by `export_model` or by training.
+        folder: Made by `export_model` or by training; or `zoo:NAME`.
         device: auto, cpu or cuda.
-        trust_code: whether the folder may run code of its maker, as one with a network of the
+        trust_code: Whether the folder may run code of its maker, as one with a network of the
             maker's own (package.module:name, or an exported program) does.
+
+    Returns:
+        The model, ready to predict.
+
+    Raises:
+        SemmixError: If there is no model, it is damaged, or it would run code that is not trusted.
+
+    Example:
+        >>> load_model("zoo:cifar10", "cpu")
+        Model(10 classes, images 3 x 32 x 32, T = 1.50)
     """
-    folder = Path(folder)
+    folder = run_folder(folder)
     if is_user_network(name := saved_name(folder)) and not trust_code:
         raise makers_code(folder, name)
     network, weights = load_classifier(folder, trust_code=trust_code)
@@ -139,14 +211,11 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
 
 
 def _read_rules(folder: Path, weights: str) -> Rules:
-    artifact = open_artifact(folder, MANIFEST, KIND)
-    fix = "run its semmix export again"
+    artifact, fix = open_artifact(folder, MANIFEST, KIND), "run its semmix export again"
     try:
-        if not artifact.finished:
-            raise SemmixError(f"{folder} is not finished", "half done", fix)
-        if artifact.manifest["inputs"]["weights"] != weights:
-            raise SemmixError(f"{folder} is damaged", f"other weights than {MANIFEST} names", fix)
+        require(artifact.finished, f"{folder} is not finished", "half done", fix)
+        same = artifact.manifest["inputs"]["weights"] == weights
+        require(same, f"{folder} is damaged", f"other weights than {MANIFEST} names", fix)
         return Rules.from_json(artifact.manifest)
     except (KeyError, TypeError) as error:
-        seen = f"{MANIFEST} is incomplete ({error})"
-        raise SemmixError(f"{folder} is damaged", seen, fix) from error
+        raise SemmixError(f"{folder} is damaged", f"{MANIFEST} is incomplete ({error})", fix) from error

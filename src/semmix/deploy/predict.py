@@ -1,4 +1,4 @@
-"""`semmix predict`: answers to any number of image files, a row each, in bounded memory."""
+"""`semmix predict`: predictions for any number of image files, a row each, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ from semmix.core.files import printable, whole_file
 from semmix.core.progress import harmless, progress, say
 from semmix.data.decoding import BadImageError
 from semmix.data.streamed import read_ahead
-from semmix.deploy.image_files import list_images, read_image
-from semmix.deploy.model import ANSWER_FIELDS, Caution, Model, Row, answer_images, load_model
+from semmix.deploy.image_files import find_images, read_image
+from semmix.deploy.model import BATCH_SIZE, ROW_FIELDS, Caution, Model, Row, load_model, prediction_rows
 
 Write = Callable[[Row], object]
 
-BATCH_SIZE = 64
 BATCHES_AHEAD = 2  # decoded while the present one is answered
-COLUMNS = ("file", *ANSWER_FIELDS)
+COLUMNS = ("file", *ROW_FIELDS)
 FILE_WIDTH = 44
 """Characters of a file's name in the terminal; the end is what tells names apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
-    """Answer images with a model."""
+    """Predict the classes of images with a model."""
 
     model: Positional[Path]
     """A model folder (semmix export), or a finished training run."""
     images: Positional[tuple[str, ...]]
     """Image files, folders of them (searched to the bottom), or quoted globs."""
     out: Path | None = None
-    """File for the answers: .csv or .jsonl; the terminal by default."""
+    """File for the predictions: .csv or .jsonl; the terminal by default."""
     caution: OmitArgPrefixes[Caution] = field(default_factory=Caution)
     """When to ask, and how large prediction sets are."""
     device: str = "auto"
@@ -52,13 +51,13 @@ class Predict:
     def __post_init__(self) -> None:
         if self.out and self.out.suffix not in WRITERS:
             fix = f"end its name in {' or '.join(WRITERS)}"
-            raise SemmixError("unknown kind of file for the answers", self.out, fix)
+            raise SemmixError("unknown kind of file for the predictions", self.out, fix)
 
 
 def predict_command(command: Predict) -> int:
-    """Answer every image; the exit status is 1 only if none could be read."""
+    """Predict every image; the exit status is 1 only if none could be read."""
     model = load_model(command.model, command.device, trust_code=command.trust_code)
-    paths = list_images(command.images)
+    paths = find_images(command.images)
     tally: Counter[str] = Counter()
     start = time.monotonic()
     with _writer(command.out, model.rules.class_names) as write, progress("predict", len(paths)) as bar:
@@ -69,15 +68,15 @@ def predict_command(command: Predict) -> int:
             bar.advance()
     say(_summary(tally, len(paths), command.caution, time.monotonic() - start))
     if command.out:
-        say(f"answers in {command.out}")
+        say(f"predictions in {command.out}")
     return 1 if tally["failed"] == len(paths) else 0
 
 
 def predict_files(model: Model, paths: Iterable[Path], caution: Caution | None = None) -> Iterator[Row]:
     """Yield a row of `COLUMNS` for each file, in order; bad files have an `error`, nothing else."""
     for batch in _read_batches(list(paths), model.image_shape):
-        answers = answer_images(model, [image for _, image in batch], caution)
-        for (path, _), row in zip(batch, answers, strict=True):
+        rows = prediction_rows(model, [image for _, image in batch], caution)
+        for (path, _), row in zip(batch, rows, strict=True):
             yield {"file": printable(path), **row}
 
 

@@ -1,4 +1,4 @@
-"""The shipped network as programs that run without semmix, each compared with PyTorch."""
+"""The shipped network, from raw pixels to calibrated probabilities, and the programs that run it without semmix."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from semmix.core.errors import SemmixError
 from semmix.core.files import whole_file, write_bytes
-from semmix.deploy.calibrated import OUTPUTS, CalibratedNetwork
+from semmix.networks import Classifier
 
 ONNX_OPSET = 18
 TOLERANCE = 1e-4
@@ -24,13 +24,41 @@ BATCH_SIZES = (1, 2, 7)
 
 Shape = tuple[int, int, int]
 Program = Callable[[Tensor], Sequence[Tensor]]
+OUTPUTS = ("probabilities", "logits", "ood_score")
+
+
+class CalibratedNetwork(nn.Module):
+    """A classifier with its normalisation before it and its temperature behind it."""
+
+    temperature: Tensor
+
+    def __init__(self, network: Classifier, temperature: float):
+        super().__init__()
+        self.network = network
+        self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `OUTPUTS` of uint8 images `[N, C, H, W]`.
+
+        The probabilities `[N, K]` are calibrated; the logits `[N, K]` are as trained, before the
+        temperature; the score `[N]` is their energy, higher for images unlike the training data.
+        """
+        logits = self.network(images)
+        return (logits / self.temperature).softmax(1), logits, -logits.logsumexp(1)
 
 
 def write_programs(network: CalibratedNetwork, shape: Shape, out: Path, onnx: bool) -> float:
     """Write `model.pt2`, and `model.onnx` if wanted; return their largest difference to PyTorch."""
+    example, dims = torch.zeros(2, *shape, dtype=torch.uint8), ({0: torch.export.Dim.AUTO},)  # for any batch size
     with _quiet():
-        exported = _export(network, shape)
-        _save_exported(exported, out / "model.pt2")
+        try:
+            exported = torch.export.export(network, (example,), dynamic_shapes=dims)
+        except Exception as error:  # a user's network may hold anything
+            fix = "its forward must not branch on pixels; predict and serve also take the run itself"
+            raise SemmixError("the network cannot become a program", _first_line(error), fix) from error
+        buffer = io.BytesIO()
+        torch.export.save(exported, buffer)
+        write_bytes(out / "model.pt2", buffer.getvalue())
         program: Program = torch.export.load(out / "model.pt2").module()
     difference = check_program("model.pt2", program, network, shape)
     if onnx:
@@ -66,7 +94,12 @@ def check_program(name: str, program: Program, network: CalibratedNetwork, shape
     """
     worst = 0.0
     for images in trial_images(shape):
-        found = _run(name, program, images)
+        try:
+            found = program(images)
+        except Exception as error:  # programs check their inputs by errors of many types
+            what = f"{name} cannot run a batch of {len(images)}"
+            fix = "the network's forward must take batches of any size"
+            raise SemmixError(what, _first_line(error), fix) from error
         for output, seen, wanted in zip(OUTPUTS, found, network(images), strict=True):
             gap = float(((seen - wanted).abs() / wanted.abs().clamp(min=1)).max())
             if not gap <= TOLERANCE:  # NaN is a difference too
@@ -90,33 +123,8 @@ def trial_images(shape: Shape) -> Iterator[Tensor]:
     yield extremes
 
 
-def _export(network: CalibratedNetwork, shape: Shape) -> torch.export.ExportedProgram:
-    """Return the network as a program for any batch size."""
-    example = torch.zeros(2, *shape, dtype=torch.uint8)
-    try:
-        return torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
-    except Exception as error:  # a user's network may hold anything
-        fix = "its forward must not branch on pixels; predict and serve also take the run itself"
-        raise SemmixError("the network cannot become a program", _first_line(error), fix) from error
-
-
-def _run(name: str, program: Program, images: Tensor) -> Sequence[Tensor]:
-    try:
-        return program(images)
-    except Exception as error:  # programs check their inputs by errors of many types
-        what = f"{name} cannot run a batch of {len(images)}"
-        fix = "the network's forward must take batches of any size"
-        raise SemmixError(what, _first_line(error), fix) from error
-
-
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-
-
-def _save_exported(exported: torch.export.ExportedProgram, path: Path) -> None:
-    buffer = io.BytesIO()
-    torch.export.save(exported, buffer)
-    write_bytes(path, buffer.getvalue())
 
 
 def _save_onnx(exported: torch.export.ExportedProgram, path: Path) -> None:

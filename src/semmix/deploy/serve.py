@@ -28,7 +28,7 @@ from semmix.deploy.bodies import check_image, check_type, read_images
 from semmix.deploy.counters import CONTENT_TYPE, Counters, resident_bytes
 from semmix.deploy.image_files import decode_image
 from semmix.deploy.messages import HttpError, Limits, Request, Response, json_response
-from semmix.deploy.model import Caution, Model, Row, answer_images, load_model
+from semmix.deploy.model import Caution, Model, Row, load_model, prediction_rows
 from semmix.deploy.openapi import describe_api
 from semmix.deploy.predict import outcome
 
@@ -179,7 +179,7 @@ class PredictionService:
     def predict(self, request: Request) -> list[Row]:
         """Return a row for each image of the request; runs in a thread."""
         images = [self._decode(data) for data in read_images(request, self.limits.max_images)]
-        return answer_images(self.model, images, self.caution)
+        return prediction_rows(self.model, images, self.caution)
 
     def _decode(self, data: bytes) -> Tensor | BadImageError:
         try:

@@ -21,7 +21,7 @@ from semmix.calibration.scaling import none_wrong
 from semmix.core.errors import SemmixError
 from semmix.core.files import write_json
 from semmix.core.progress import say
-from semmix.deploy.measured import estimate, estimate_mean
+from semmix.deploy.rules import estimate, estimate_mean
 from semmix.evaluation import EvaluateConfig, load_samples
 
 Show = Callable[[float], str]

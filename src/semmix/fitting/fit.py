@@ -9,19 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from semmix.annotation import annotate
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError, some_of
+from semmix.core.errors import SemmixError
 from semmix.core.progress import say, tell
 from semmix.data import Dataset
-from semmix.deploy import load_model, predict_command
-from semmix.deploy.image_files import list_images
-from semmix.deploy.model import Model, Prediction
-from semmix.deploy.predict import predict_files
+from semmix.deploy import how_to_predict, load_model
+from semmix.deploy.model import Model, Picture, Prediction
 from semmix.diffusion import Generator, load_generator
 from semmix.fitting.own_images import plan_own_images
 from semmix.fitting.planning import Quality
@@ -73,22 +70,9 @@ class Fitted:
         """The calibrated model, as `semmix.load_model` returns it."""
         return load_model(self.folder / "model", self.device, trust_code=True)
 
-    def predict(self, images: Tensor | np.ndarray | str | Path | Sequence[str | Path]) -> list[Prediction]:
-        """Return the model's prediction for each image.
-
-        Args:
-            images: uint8 images `[N, C, H, W]`; or image files, folders of them, or globs.
-
-        Raises:
-            SemmixError: If there is no such file, or it cannot be read as an image.
-        """
-        if isinstance(images, (Tensor, np.ndarray)):
-            return self.model.predict(torch.as_tensor(images))
-        names = [images] if isinstance(images, (str, Path)) else images
-        rows = list(predict_files(self.model, list_images([str(name) for name in names])))
-        if bad := [f"{row['file']} ({row['error']})" for row in rows if row["error"]]:
-            raise SemmixError("not every file can be read as an image", some_of(bad), "leave those out")
-        return [Prediction(**{name: row[name] for name in Prediction.__dataclass_fields__}) for row in rows]
+    def predict(self, images: Tensor | Picture | Sequence[Picture]) -> list[Prediction]:
+        """Return the model's prediction for each image; see `Model.predict`."""
+        return self.model.predict(images)
 
     def __repr__(self) -> str:
         return f"Fitted({str(self.folder)!r}: {len(self.runs)} runs, model from {self.best!r})"
@@ -190,7 +174,7 @@ def walk(config: FitConfig, data: Dataset | None = None) -> Fitted:
     model, summary = ship(best, config.out / "model"), closing_words(best, why)
     tell("what came of it:", summary)
     say(f"report: {report}")
-    say(f"use it: {predict_command(model)}")
+    say(f"use it: {how_to_predict(model)}")
     return Fitted(config.out, report, tuple(runs), best, tuple(summary), device=config.runtime.device)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from semmix.deploy.measured import estimate_mean, measure_sets
+from semmix.deploy.rules import estimate_mean, measure_sets
 from semmix.report import Predictions
 
 
