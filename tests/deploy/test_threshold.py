@@ -158,7 +158,7 @@ def test_command_on_logits_from_elsewhere(capsys, tmp_path):
     assert "chosen on validation images" in capsys.readouterr().err
     np.savez(tmp_path / "val.npz", logits=logits + 0.1, labels=labels[::-1])
     assert main([*words, "--val", str(tmp_path / "val.npz")]) == 0
-    assert "asking always is cheapest" in capsys.readouterr().out
+    assert "always asking is cheapest" in capsys.readouterr().out
 
 
 def test_what_is_said_of_very_sure_networks_can_be_used(capsys, tmp_path):
@@ -197,15 +197,15 @@ def choose(capsys, tmp_path, num_wrong, *costs):
 
 def test_answering_always_because_nothing_was_wrong_is_called_chance(capsys, tmp_path):
     said = choose(capsys, tmp_path, 0, "10", "1")
-    assert "no validation answer was wrong: the temperature could not be fitted" in said
-    assert "answering always is cheapest" in said
-    assert "warning: none of the validation answers from there on were wrong" in said
+    assert "no validation prediction was wrong: the temperature could not be fitted" in said
+    assert "always accepting is cheapest" in said
+    assert "warning: none of the validation predictions from there on were wrong" in said
     assert "0.9000 is safer" in said
 
 
 def test_answering_always_because_questions_are_dear_is_not(capsys, tmp_path):
     said = choose(capsys, tmp_path, 0, "1", "5")
-    assert "answering always is cheapest" in said
+    assert "always accepting is cheapest" in said
     assert "is safer" not in said
 
 

@@ -199,7 +199,7 @@ def load_model(folder: str | Path, device: str = "auto", *, trust_code: bool = F
 
     Example:
         >>> load_model("zoo:cifar10", "cpu")
-        Model(10 classes, images 3 x 32 x 32, T = 1.50)
+        Model(10 classes, images 3 x 32 x 32, T = 1.48)
     """
     folder = run_folder(folder)
     if is_user_network(name := saved_name(folder)) and not trust_code:
