@@ -24,7 +24,7 @@ from torch.utils.data import Dataset as TorchDataset
 from semmix.core.device import describe_environment
 from semmix.core.runtime import Runtime
 from semmix.data import Dataset, load_dataset
-from semmix.training.classifier import TrainConfig, build_network, train_classifier
+from semmix.training.classifier import TrainConfig, build_network, train
 
 NUM_CLASSES = 10
 NUM_HELD_OUT = 2  # of each class: validation is no part of the comparison
@@ -92,7 +92,7 @@ def run_seconds(data: Dataset, config: TrainConfig, epochs: int) -> float:
     settings = {**vars(config), "epochs": epochs}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        train_classifier(data, TrainConfig(**settings), Path(folder) / "run", runtime=Runtime(device="cpu"))
+        train(data, TrainConfig(**settings), Path(folder) / "run", runtime=Runtime(device="cpu"))
         return time.perf_counter() - start
 
 

@@ -1,4 +1,4 @@
-"""Speed of the classifier loop: whole epochs of `train_classifier`, data and augmentation included.
+"""Speed of the classifier loop: whole epochs of `train`, data and augmentation included.
 
     python benchmarks/bench_training.py --classifier resnet18 --method csm --images 45000
     python benchmarks/bench_training.py --classifier resnet50 --method csm --images 12800 --epochs 3
@@ -39,6 +39,7 @@ from semmix.methods import method
 from semmix.mixing.labels import mix_labels
 from semmix.mixing.plan import all_pairs
 from semmix.training import classifier as loop
+from semmix.training import engine
 from semmix.training.batches import MixedImages
 from semmix.training.classifier import TrainConfig, build_network, make_batch, make_step
 from semmix.training.graphs import CapturedStep
@@ -144,7 +145,7 @@ class Clock:
 def clocked(device: torch.device, ready=lambda: None):
     """Yield a clock that the loop's own functions wind; `ready` is called before the first step."""
     clock, prepare = Clock(device), CapturedStep.prepare
-    predict, append = loop.predict_logits, loop.append_stats
+    predict, append = loop.predict_logits, engine.append_stats
 
     def timed_prepare(self):
         if not clock.prepared:
@@ -164,17 +165,17 @@ def clocked(device: torch.device, ready=lambda: None):
         clock.tick(clock.ends)
 
     CapturedStep.prepare = timed_prepare
-    loop.predict_logits, loop.append_stats = timed_predict, timed_append
+    loop.predict_logits, engine.append_stats = timed_predict, timed_append
     try:
         yield clock
     finally:
         CapturedStep.prepare = prepare
-        loop.predict_logits, loop.append_stats = predict, append
+        loop.predict_logits, engine.append_stats = predict, append
 
 
 def train(data: Dataset, source: MixedSource, config: TrainConfig, runtime: Runtime, ready=lambda: None) -> Clock:
     with tempfile.TemporaryDirectory() as folder, clocked(pick_device(runtime.device), ready) as clock:
-        loop.train_classifier(data, config, Path(folder) / "run", source, runtime)
+        loop.train(data, config, Path(folder) / "run", source, runtime)
     return clock
 
 

@@ -19,7 +19,7 @@ from semmix.mixing.draw import mix
 from semmix.mixing.export import export_folder, export_parquet
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.networks.encoders import load_encoder
-from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.classifier import TrainConfig, train
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -32,7 +32,7 @@ def demo(tmp_path_factory) -> Path:
     plan = MixPlan(num_classes=10, num_sets=90, pairs=all_pairs(10))
     store = mix(generator, plan, MixConfig(num_steps=4), out / "mixsets")
     config = TrainConfig(method="ce", classifier="small", epochs=10, batch_size=50, lr=0.05, pad=0, flip=False)
-    run = train_classifier(data, config, out / "run", runtime=Runtime(device="cpu"))
+    run = train(data, config, out / "run", runtime=Runtime(device="cpu")).folder
     encoder = load_encoder(f"classifier:{run}", torch.device("cpu"))
     notes = annotate(store, encoder, data, out / "annotation")
     soft_labels = notes.soft_labels("reannotated")

@@ -154,7 +154,7 @@ def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
     for words in steps:
         status, out, err = run(capsys, *words)
         assert status == 0, (words, out, err)
-        assert ("less sure than right" in out) == (words[-1] == "csm" and words[0] == "train")
+        assert ("under-confident" in out) == (words[-1] == "csm" and words[0] == "train")
     assert MixSets.open("listed").pairs().tolist() == [[3, 5], [8, 1]]
     assert len(MixSets.open("confusable").plan.pairs) == 2
     assert (tmp_path / "samples.png").exists()

@@ -7,7 +7,7 @@ from PIL import Image
 
 from semmix.data import load_dataset
 from semmix.deploy import Model, export_model, load_model
-from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.classifier import TrainConfig, train
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def digits():
 @pytest.fixture(scope="session")
 def run(digits, tmp_path_factory) -> Path:
     config = TrainConfig(method="ce", classifier="small", epochs=15, batch_size=50, pad=0, flip=False)
-    return train_classifier(digits, config, tmp_path_factory.mktemp("deploy") / "run")
+    return train(digits, config, tmp_path_factory.mktemp("deploy") / "run").folder
 
 
 @pytest.fixture(scope="session")

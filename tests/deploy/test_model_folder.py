@@ -23,7 +23,7 @@ from semmix.deploy.programs import CalibratedNetwork, check_program, open_onnx, 
 from semmix.deploy.rules import lower_bound
 from semmix.networks import classifier
 from semmix.networks.saved import WEIGHTS, load_classifier
-from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.classifier import TrainConfig, train
 
 
 def test_folder_holds_everything(model_folder):
@@ -104,7 +104,7 @@ def test_a_users_program_takes_its_program_along(digits, tmp_path):
     program = torch.export.export(torch.nn.Sequential(*layers), (example,), dynamic_shapes=dims)
     torch.export.save(program, tmp_path / "mine.pt2")
     config = TrainConfig(method="ce", init=str(tmp_path / "mine.pt2"), epochs=1, batch_size=50)
-    run = train_classifier(digits, config, tmp_path / "run")
+    run = train(digits, config, tmp_path / "run").folder
     folder = export_model(run, tmp_path / "model", onnx=False)
     assert "# mine.pt2 for digits" in (folder / "README.md").read_text()
     assert "Started from a network" in (folder / "README.md").read_text()

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from semmix.data import load_dataset
 from semmix.fitting.ship import best_run, closing_words, is_clear, ship, worth
 from semmix.runs import Predictions, Run
-from semmix.training.classifier import TrainConfig, train_classifier
+from semmix.training.classifier import TrainConfig, train
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_one_that_is_clearly_better_is_shipped_though_luck_had_another_ahead(mak
 def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
     data = load_dataset("digits", train_size=50)
     config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=50, pad=0)
-    run = Run.open(train_classifier(data, config, tmp_path / "run"))
+    run = train(data, config, tmp_path / "run")
     for onnx in (False, True, False):
         monkeypatch.setattr("semmix.fitting.ship.can_write_onnx", lambda onnx=onnx: onnx)
         model = ship(run, tmp_path / "model")

@@ -9,6 +9,7 @@ from PIL import Image
 from semmix.data import Dataset, Split
 from semmix.mixing.labels import mix_labels
 from semmix.mixing.plan import all_pairs
+from semmix.training import engine
 from semmix.training.batches import MixedImages
 from semmix.training.mixed import MixedSource
 
@@ -65,15 +66,15 @@ def stopped_past_its_checkpoint(monkeypatch):
     """Stop a loop at step 8, the only checkpoint of which is of step 4."""
 
     @contextmanager
-    def stopped(loop):
-        def save_once(path, groups, header, save=loop.save_checkpoint):
+    def stopped():
+        def save_once(path, groups, header, save=engine.save_checkpoint):
             if header["step"] == 4:
                 save(path, groups, header)
             if header["step"] == 8:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(loop, "save_checkpoint", save_once)
+            patch.setattr(engine, "save_checkpoint", save_once)
             yield
 
     return stopped

@@ -25,15 +25,22 @@ from semmix.methods import list_methods
 from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
+from semmix.training import engine
 from semmix.training.batches import crop_and_flip
 from semmix.training.checkpoint import load_checkpoint
-from semmix.training.classifier import TrainConfig, build_network, make_batch, unsure_words
+from semmix.training.classifier import TrainConfig, build_network, make_batch, train, under_confidence_warning
 
 SMALL = TrainConfig(method="ce", classifier="small", epochs=3, batch_size=20, lr=0.05, pad=1, flip=False)
 CPU = Runtime(device="cpu")
-train_classifier = partial(loop.train_classifier, runtime=CPU)
-train_and_save = partial(loop.train_classifier, runtime=replace(CPU, checkpoint_seconds=0))
-train_rarely_saving = partial(loop.train_classifier, runtime=replace(CPU, checkpoint_seconds=1e9))
+
+
+def train_classifier(*args, runtime=CPU):
+    """Train and return the run's folder."""
+    return train(*args, runtime=runtime).folder
+
+
+train_and_save = partial(train_classifier, runtime=replace(CPU, checkpoint_seconds=0))
+train_rarely_saving = partial(train_classifier, runtime=replace(CPU, checkpoint_seconds=1e9))
 LAST_FILES = {
     "config.json",
     "env.json",
@@ -209,13 +216,13 @@ def test_a_second_process_in_the_folder_is_refused(tmp_path, toy_data, monkeypat
     whole = train_classifier(toy_data, SMALL, tmp_path / "whole")
     refused = []
 
-    def also_train(path, row, append=loop.append_stats):
+    def also_train(path, row, append=engine.append_stats):
         with pytest.raises(SemmixError, match="another process works in this folder"):
             train_classifier(toy_data, SMALL, path.parent)
         refused.append(row["epoch"])
         append(path, row)
 
-    monkeypatch.setattr(loop, "append_stats", also_train)
+    monkeypatch.setattr(engine, "append_stats", also_train)
     out = train_classifier(toy_data, SMALL, tmp_path / "run")
     assert refused == [1, 2, 3]
     assert (out / "stats.jsonl").read_bytes() == (whole / "stats.jsonl").read_bytes()
@@ -282,7 +289,7 @@ def test_stats_after_the_last_checkpoint_are_written_once(tmp_path, toy_data, st
     """The second line, of step 6, comes again."""
     config = replace(SMALL)
     whole = train_and_save(toy_data, config, tmp_path / "whole")
-    with stopped_past_its_checkpoint(loop):
+    with stopped_past_its_checkpoint():
         train_and_save(toy_data, config, tmp_path / "stopped")
     stopped = train_and_save(toy_data, config, tmp_path / "stopped")
     assert same_weights(whole, stopped)
@@ -302,14 +309,14 @@ def test_run_without_momentum_goes_on_to_the_same_weights(tmp_path, toy_data, mo
 
 def _stop_after(monkeypatch, step: int) -> None:
     """Stop the loop right after the checkpoint of `step`, as Ctrl-C there would."""
-    save = loop.save_checkpoint
+    save = engine.save_checkpoint
 
     def save_and_stop(path, groups, header):
         save(path, groups, header)
         if header["step"] == step:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
+    monkeypatch.setattr(engine, "save_checkpoint", save_and_stop)
 
 
 @pytest.mark.parametrize("name", ["ce", "csm", "crl", "cals"])
@@ -334,12 +341,12 @@ def _press_ctrl_c_in(monkeypatch, step: int) -> None:
     """Press Ctrl-C in the middle of a step: its gradients are there, the weights still the old."""
     before = (step - 1) / 9
 
-    def rate_and_stop(schedule, peak, done, rate=loop.learning_rate):
+    def rate_and_stop(schedule, peak, done, rate=loop.classifier_lr):
         if done == before:
             signal.raise_signal(signal.SIGINT)
         return rate(schedule, peak, done)
 
-    monkeypatch.setattr(loop, "learning_rate", rate_and_stop)
+    monkeypatch.setattr(loop, "classifier_lr", rate_and_stop)
 
 
 def test_run_killed_ten_times_ends_with_the_same_weights(tmp_path, toy_data):
@@ -374,7 +381,7 @@ def _written(path) -> int | None:
 def test_finished_run_is_not_done_again(tmp_path, toy_data):
     out = train_classifier(toy_data, SMALL, tmp_path / "run")
     before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
-    loop.train_classifier(toy_data, SMALL, out, runtime=Runtime(checkpoint_seconds=1.0))
+    train(toy_data, SMALL, out, runtime=Runtime(checkpoint_seconds=1.0))
     assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
     with pytest.raises(SemmixError, match="made from other inputs"):
         train_classifier(toy_data, replace(SMALL, lr=0.1), out)
@@ -435,18 +442,18 @@ def test_equal_data_says_where_it_cannot_be_equal(tmp_path, toy_data, toy_source
 @pytest.mark.parametrize(
     ("num_images", "num_right", "told"),
     [
-        (400, 400, "20.0% less sure than right; more epochs"),
-        (10_000, 8510, "5.1% less sure"),
+        (400, 400, "confidence is 20.0% below its accuracy; more epochs"),
+        (10_000, 8510, "5.1% below"),
         (10_000, 8490, ""),  # 4.9 %: hardly worth a word
         (40, 38, ""),  # 15 %, which 40 images may show by chance: three standard errors are 19 %
-        (40, 40, "20.0% less sure"),
+        (40, 40, "20.0% below"),
         (400, 200, ""),  # over-confident
     ],
 )
-def test_who_ends_less_sure_than_right_is_told_so(num_images, num_right, told):
+def test_under_confidence_is_told(num_images, num_right, told):
     """Every answer is class 0, with 80 %."""
     labels = (torch.arange(num_images) >= num_right).long()
-    words = unsure_words(torch.tensor([[0.8, 0.2]]).expand(num_images, 2), labels)
+    words = under_confidence_warning(torch.tensor([[0.8, 0.2]]).expand(num_images, 2), labels)
     assert told in (words or "")
     assert bool(words) == bool(told)
 
@@ -624,5 +631,18 @@ def test_mistakes_are_explained_and_claim_no_folder(tmp_path, toy_data, changes,
 
 def test_an_unknown_device_claims_no_folder(tmp_path, toy_data):
     with pytest.raises(SemmixError, match="unknown device"):
-        loop.train_classifier(toy_data, SMALL, tmp_path / "run", runtime=Runtime(device="tpu9"))
+        train(toy_data, SMALL, tmp_path / "run", runtime=Runtime(device="tpu9"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("epoch", "rate"), [(0, 0.1), (79, 0.1), (80, 0.01), (120, 0.001)])
+def test_multistep_is_the_published_one(epoch, rate):
+    assert loop.classifier_lr("multistep", 0.1, epoch / 200) == pytest.approx(rate)
+
+
+def test_cosine_falls_to_zero():
+    rates = [loop.classifier_lr("cosine", 0.2, k / 10) for k in range(11)]
+    assert rates[0] == 0.2
+    assert rates[5] == pytest.approx(0.1)
+    assert rates[10] == pytest.approx(0)
+    assert rates == sorted(rates, reverse=True)

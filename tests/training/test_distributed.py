@@ -21,7 +21,7 @@ from semmix.training import distributed
 from semmix.training.classifier import TrainConfig, build_network
 from semmix.training.distributed import own_draws, shared_forward
 
-train_classifier = partial(loop.train_classifier, runtime=Runtime(device="cpu"))
+train_classifier = partial(loop.train, runtime=Runtime(device="cpu"))
 CONFIG = TrainConfig(
     method="ce",
     classifier="small",

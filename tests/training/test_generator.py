@@ -23,9 +23,12 @@ from semmix.core.errors import SemmixError
 from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
 from semmix.core.settings import plain
+from semmix.data import Dataset, Split
 from semmix.diffusion import load_generator
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser
+from semmix.training import engine
 from semmix.training import generator as loop
+from semmix.training.checkpoint import load_checkpoint
 from semmix.training.ema import PowerEMA, gamma_of_length
 from semmix.training.generator import GeneratorConfig, train_generator
 
@@ -35,7 +38,7 @@ NETWORK = EDMConfig(
 CONFIG = GeneratorConfig(network=NETWORK, num_images=160, batch_size=8, num_grids=2, flip=True, label_dropout=0.1)
 
 
-def toy_data(num=40):
+def toy_images(num=40):
     """Class 0 is bright on the left, class 1 on the right."""
     labels = torch.arange(num) % 2
     images = torch.zeros(num, 1, 4, 4, dtype=torch.uint8)
@@ -44,13 +47,21 @@ def toy_data(num=40):
     return images, labels
 
 
+def dataset(labels=None, num_held_out=20):
+    images, own = toy_images()
+    held_out = Split(*toy_images(num_held_out))
+    return Dataset("toy", ("left", "right"), Split(images, own if labels is None else labels), held_out, held_out)
+
+
+DATA = dataset()
+
+
 CPU = Runtime(device="cpu")
 EVERY_STEP = replace(CPU, checkpoint_seconds=0)
 
 
-def train(out, config=CONFIG, runtime=CPU, **more):
-    images, labels = toy_data()
-    return train_generator(images, labels, 2, "split", config, out, runtime=runtime, **more)
+def train(out, config=CONFIG, runtime=CPU, data=DATA):
+    return train_generator(data, config, out, runtime).folder
 
 
 def contents(folder):
@@ -59,7 +70,7 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("trained") / "g", held_out=toy_data(20))
+    return train(tmp_path_factory.mktemp("trained") / "g")
 
 
 def test_artifact_holds_what_the_design_says(trained):
@@ -71,7 +82,7 @@ def test_artifact_holds_what_the_design_says(trained):
         "samples-100.png",
     }
     manifest = json.loads((trained / "generator.json").read_text())
-    assert manifest["trained_on"] == "split"
+    assert manifest["trained_on"] == DATA.train.digest
     assert manifest["num_images"] == 160
     assert manifest["ema_length"] in CONFIG.ema_lengths
     losses = manifest["held_out_losses"]
@@ -80,7 +91,7 @@ def test_artifact_holds_what_the_design_says(trained):
     assert [row["nimg"] for row in rows] == [8 * k for k in range(1, 21)]
     loaded = load_generator(trained, "cpu")
     assert (loaded.image_shape, loaded.num_classes) == ((1, 4, 4), 2)
-    assert (loaded.trained_on, loaded.digest) == ("split", manifest["digest"])
+    assert (loaded.trained_on, loaded.digest) == (DATA.train.digest, manifest["digest"])
 
 
 def test_a_run_is_adam_on_the_denoising_loss(tmp_path, monkeypatch):
@@ -89,8 +100,8 @@ def test_a_run_is_adam_on_the_denoising_loss(tmp_path, monkeypatch):
     config = replace(
         CONFIG, num_images=44, lr=0.01, warmup=0.3, decay=0.5, betas=(0.8, 0.99), seed=3, ema_lengths=(0.2, 0.1)
     )
-    out = train(tmp_path, config)
-    images, labels = toy_data()
+    out = train(tmp_path, config, data=dataset(num_held_out=0))
+    images, labels = toy_images()
     torch.manual_seed(fold_seed(3, "generator weights"))
     network = EDMDenoiser(NETWORK).train()
     adam = torch.optim.Adam(network.parameters(), 1.0, (0.8, 0.99))
@@ -102,7 +113,7 @@ def test_a_run_is_adam_on_the_denoising_loss(tmp_path, monkeypatch):
         loss = loop.denoising_loss(network, *batch, NETWORK.sigma_data).mean()
         adam.zero_grad()
         loss.backward()
-        adam.param_groups[0]["lr"] = loop.learning_rate((step + 0.5) / 6, config)
+        adam.param_groups[0]["lr"] = loop.generator_lr(config, (step + 0.5) / 6)
         adam.step()
         losses.append(loss.item())
         share = 1 - (step / (step + 1)) ** (gamma_of_length(0.2) + 1)
@@ -112,7 +123,7 @@ def test_a_run_is_adam_on_the_denoising_loss(tmp_path, monkeypatch):
     assert [row["nimg"] for row in rows] == [24, 48]
     for k, row in enumerate(rows):
         assert row["loss"] == pytest.approx(np.mean(losses[3 * k : 3 * k + 3]), rel=1e-4)
-        assert row["lr"] == loop.learning_rate((3 * k + 2.5) / 6, config)
+        assert row["lr"] == loop.generator_lr(config, (3 * k + 2.5) / 6)
     saved = load_file(out / "weights.safetensors")
     for name, weight in average.items():
         # A step is 1e-2; Adam makes rounding visible where a gradient is nearly zero.
@@ -130,7 +141,7 @@ def test_held_out_losses_match_plain_loops():
     fixed = torch.Generator().manual_seed(fold_seed("held-out noise"))
     noise = torch.randn(21, 1, 4, 4, generator=fixed)
     ranks = torch.randperm(21, generator=fixed).tolist()
-    found = loop.held_out_losses(networks, (images, labels), 2, batch_size=8)
+    found = loop.held_out_losses(networks, Split(images, labels), 2, batch_size=8)
     for network, loss in zip(networks, found, strict=True):
         losses = []
         for n, rank in enumerate(ranks):
@@ -143,7 +154,7 @@ def test_held_out_losses_match_plain_loops():
 
 
 def test_half_of_the_images_are_mirrored_where_asked_for():
-    images, labels = toy_data()
+    images, labels = toy_images()
     torch.manual_seed(0)
     settings = replace(CONFIG, batch_size=2000, label_dropout=0.0)
     clean, weights, *_ = loop.draw_batch(images, torch.eye(2)[labels], settings)
@@ -153,7 +164,7 @@ def test_half_of_the_images_are_mirrored_where_asked_for():
 
 
 def test_the_defaults_name_the_generators_made_with_them():
-    assert plain(GeneratorConfig(init="anywhere")) == {
+    assert plain(GeneratorConfig(init="anywhere", even_out=True)) == {
         "network": "compact32",
         "init": None,
         "num_images": 10_000_000,
@@ -176,22 +187,22 @@ def test_the_defaults_name_the_generators_made_with_them():
 
 def test_finished_run_is_left_alone_and_other_inputs_refused(trained):
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
-    train(trained, held_out=toy_data(20))
+    train(trained)
     assert {path: path.stat().st_mtime_ns for path in trained.iterdir()} == before
     with pytest.raises(SemmixError, match="other inputs"):
-        train(trained, replace(CONFIG, lr=0.5), held_out=toy_data(20))
+        train(trained, replace(CONFIG, lr=0.5))
     with pytest.raises(SemmixError, match="other inputs"):
-        train(trained)
+        train(trained, data=dataset(num_held_out=0))
 
 
 def test_a_second_process_in_the_folder_is_refused(trained, tmp_path, monkeypatch):
-    def also_train(path, row, append=loop.append_stats):
+    def also_train(path, row, append=engine.append_stats):
         with pytest.raises(SemmixError, match="another process works in this folder"):
-            train(path.parent, held_out=toy_data(20))
+            train(path.parent)
         append(path, row)
 
-    monkeypatch.setattr(loop, "append_stats", also_train)
-    assert contents(train(tmp_path / "g", held_out=toy_data(20))) == contents(trained)
+    monkeypatch.setattr(engine, "append_stats", also_train)
+    assert contents(train(tmp_path / "g")) == contents(trained)
 
 
 class Stop(BaseException):
@@ -200,19 +211,19 @@ class Stop(BaseException):
 
 @pytest.mark.parametrize("stop_after", [1, 7, 19])
 def test_stopped_run_ends_with_the_same_bytes(trained, tmp_path, monkeypatch, stop_after):
-    def cut(path, groups, header, save=loop.save_checkpoint):
+    def cut(path, groups, header, save=engine.save_checkpoint):
         save(path, groups, header)
         if header["step"] == stop_after:
             raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", cut)
+        patch.setattr(engine, "save_checkpoint", cut)
         with pytest.raises(Stop):
-            train(tmp_path, runtime=EVERY_STEP, held_out=toy_data(20))
+            train(tmp_path, runtime=EVERY_STEP)
     assert not json.loads((tmp_path / "generator.json").read_text())["finished"]
     with pytest.raises(SemmixError, match="not finished"):
         load_generator(tmp_path, "cpu")
-    train(tmp_path, held_out=toy_data(20))
+    train(tmp_path)
     assert contents(tmp_path) == contents(trained)
 
 
@@ -221,22 +232,22 @@ def test_a_run_stopped_between_two_lines_of_stats_ends_with_the_same_bytes(tmp_p
     config = replace(CONFIG, num_images=80, num_grids=1)  # five steps to a line
     expected = contents(train(tmp_path / "whole", config, EVERY_STEP))
 
-    def cut(path, groups, header, save=loop.save_checkpoint):
+    def cut(path, groups, header, save=engine.save_checkpoint):
         save(path, groups, header)
         if header["step"] == 7:
             raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", cut)
+        patch.setattr(engine, "save_checkpoint", cut)
         with pytest.raises(Stop):
             train(tmp_path / "stopped", config, EVERY_STEP)
     assert contents(train(tmp_path / "stopped", config, EVERY_STEP)) == expected
 
 
 def test_stats_after_the_last_checkpoint_are_written_once(trained, tmp_path, stopped_past_its_checkpoint):
-    with stopped_past_its_checkpoint(loop):
-        train(tmp_path, runtime=EVERY_STEP, held_out=toy_data(20))
-    assert contents(train(tmp_path, held_out=toy_data(20))) == contents(trained)
+    with stopped_past_its_checkpoint():
+        train(tmp_path, runtime=EVERY_STEP)
+    assert contents(train(tmp_path)) == contents(trained)
 
 
 @pytest.mark.parametrize("stop_at", [1, 7, 20])
@@ -253,9 +264,9 @@ def test_ctrl_c_within_a_step_loses_nothing(trained, tmp_path, monkeypatch, stop
     with monkeypatch.context() as patch:
         patch.setattr(loop, "denoising_loss", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, held_out=toy_data(20))
-    assert loop.load_checkpoint(tmp_path / "checkpoint.safetensors")[1] == {"step": stop_at}
-    train(tmp_path, held_out=toy_data(20))
+            train(tmp_path)
+    assert load_checkpoint(tmp_path / "checkpoint.safetensors")[1] == {"step": stop_at}
+    train(tmp_path)
     assert contents(tmp_path) == contents(trained)
 
 
@@ -331,7 +342,7 @@ def test_the_speed_test_is_short_where_steps_are_slow(monkeypatch, seconds, num_
 
 
 def test_weights_can_be_stored_in_half_the_space(trained, tmp_path):
-    folder = train(tmp_path, replace(CONFIG, weights_dtype="bfloat16"), held_out=toy_data(20))
+    folder = train(tmp_path, replace(CONFIG, weights_dtype="bfloat16"))
     whole, half = (load_generator(f, "cpu").network.state_dict() for f in (trained, folder))
     for name, weight in whole.items():
         exact = "resample_filter" in name
@@ -419,12 +430,12 @@ def test_noise_levels_follow_the_settings():
 
 def test_learning_rate_rises_holds_and_falls():
     config = replace(CONFIG, lr=2.0, warmup=0.1, decay=0.4)
-    rates = [loop.learning_rate(done, config) for done in (0.0, 0.05, 0.1, 0.5, 0.6, 0.8, 1.0)]
+    rates = [loop.generator_lr(config, done) for done in (0.0, 0.05, 0.1, 0.5, 0.6, 0.8, 1.0)]
     assert rates == pytest.approx([0, 1, 2, 2, 2, 1, 0])
 
 
 def test_batch_is_drawn_from_the_default_generator_alone():
-    images, labels = toy_data()
+    images, labels = toy_images()
     classes = torch.eye(2)[labels]
     config = replace(CONFIG, batch_size=1000, flip=False, label_dropout=0.3)
     torch.manual_seed(5)
@@ -443,7 +454,7 @@ def step_on(device, config):
     """A network with the step that leaves its gradients, and a function that returns them."""
     torch.manual_seed(0)
     network = to_device(EDMDenoiser(NETWORK), device).train()
-    images, labels = toy_data()
+    images, labels = toy_images()
     classes = torch.eye(2)[labels].to(device)
     step = loop.gradient_step(network, images.to(device), classes, config)
     step.prepare()
@@ -489,7 +500,7 @@ def dropout_masks(rank, monkeypatch):
         return dropped
 
     network = EDMDenoiser(replace(NETWORK, dropout=0.5)).train()
-    images, labels = toy_data()
+    images, labels = toy_images()
     step = loop.gradient_step(network, images, torch.eye(2)[labels], CONFIG, rank, 2)
     with monkeypatch.context() as patch:
         patch.setattr(torch.nn.functional, "dropout", watched)
@@ -553,7 +564,6 @@ def test_average_has_the_power_profile():
 
 
 def test_user_mistakes_are_explained(tmp_path):
-    images, labels = toy_data()
     with pytest.raises(SemmixError, match="positive images or minutes"):
         GeneratorConfig(minutes=0)
     with pytest.raises(SemmixError, match="parts of the run"):
@@ -561,11 +571,10 @@ def test_user_mistakes_are_explained(tmp_path):
     with pytest.raises(SemmixError, match="EMA"):
         GeneratorConfig(num_images=1, ema_lengths=(0.5,))
     with pytest.raises(SemmixError, match="needs two classes"):
-        train_generator(images, torch.zeros_like(labels), 2, None, CONFIG, tmp_path / "c")
-    with pytest.raises(SemmixError, match="uint8"):
-        train_generator(images.float(), labels, 2, None, CONFIG, tmp_path / "a")
+        train(tmp_path / "a", data=dataset(labels=torch.zeros(40, dtype=torch.int64)))
     with pytest.raises(SemmixError, match="does not fit"):
-        train_generator(images, labels, 3, None, CONFIG, tmp_path / "b")
+        train(tmp_path / "b", data=replace(DATA, class_names=("left", "right", "neither")))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -612,10 +621,9 @@ def test_training_goes_on_from_another_generator(trained, tmp_path):
 
 
 def test_no_start_from_other_images_or_another_network(trained, tmp_path):
-    images, labels = toy_data()
     config = replace(CONFIG, init=str(trained))
     with pytest.raises(SemmixError, match="saw other images"):
-        train_generator(images, labels, 2, "other split", config, tmp_path / "a")
+        train(tmp_path / "a", config, data=dataset(labels=1 - DATA.train.labels))
     wider = replace(config, network=replace(NETWORK, model_channels=2 * NETWORK.model_channels))
     with pytest.raises(SemmixError, match="another network"):
         train(tmp_path / "b", wider)

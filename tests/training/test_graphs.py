@@ -49,9 +49,7 @@ def test_a_second_run_compiles_nothing(tmp_path, toy_data, toy_source, monkeypat
     monkeypatch.setattr(loop, "_forward", lambda net, device: compiled(net, backend=counter))
     config = TrainConfig(method="csm", classifier="small", epochs=2, batch_size=20)
     for seed in range(2):
-        loop.train_classifier(
-            toy_data, replace(config, seed=seed), tmp_path / str(seed), toy_source, Runtime(device="cpu")
-        )
+        loop.train(toy_data, replace(config, seed=seed), tmp_path / str(seed), toy_source, Runtime(device="cpu"))
     assert counter.frame_count == 2  # real and mixed images
 
 

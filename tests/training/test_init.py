@@ -15,8 +15,8 @@ from semmix.cli.main import main
 from semmix.core.runtime import Runtime
 from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
-from semmix.training import classifier as loop
-from semmix.training.classifier import TrainConfig
+from semmix.training import engine
+from semmix.training.classifier import TrainConfig, first_network, train
 
 CODE = """
 import torch
@@ -65,8 +65,13 @@ class Tuple(Net):
 ready = Net()
 """
 CPU = Runtime(device="cpu")
-train_classifier = partial(loop.train_classifier, runtime=CPU)
-train_and_save = partial(loop.train_classifier, runtime=replace(CPU, checkpoint_seconds=0))
+
+
+def train_classifier(*args, runtime=CPU):
+    return train(*args, runtime=runtime).folder
+
+
+train_and_save = partial(train_classifier, runtime=replace(CPU, checkpoint_seconds=0))
 CONFIG = TrainConfig(method="ce", epochs=2, batch_size=20, lr=0.01, pad=0, flip=False, init="mynets:pretrained")
 
 
@@ -169,17 +174,17 @@ def test_a_run_goes_on_where_another_ended(tmp_path, toy_data):
 def test_an_interrupted_fine_tuning_ends_the_same(program, tmp_path, toy_data, monkeypatch):
     config = replace(CONFIG, init=str(program))
     whole = train_and_save(toy_data, config, tmp_path / "whole")
-    save = loop.save_checkpoint
+    save = engine.save_checkpoint
 
     def save_and_stop(path, groups, header):
         save(path, groups, header)
         if header["step"] == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
+    monkeypatch.setattr(engine, "save_checkpoint", save_and_stop)
     with pytest.raises(KeyboardInterrupt):
         train_and_save(toy_data, config, tmp_path / "stopped")
-    monkeypatch.setattr(loop, "save_checkpoint", save)
+    monkeypatch.setattr(engine, "save_checkpoint", save)
     stopped = train_and_save(toy_data, config, tmp_path / "stopped")
     name = "weights.safetensors"
     assert (whole / name).read_bytes() == (stopped / name).read_bytes()
@@ -202,7 +207,7 @@ def test_other_initial_weights_are_another_run(mynets, tmp_path, toy_data):
     ],
 )
 def test_how_images_are_normalised(mynets, toy_data, changes, mean, std):
-    network, _ = loop.first_network(replace(CONFIG, **changes), toy_data)
+    network, _ = first_network(replace(CONFIG, **changes), toy_data)
     expected = toy_data.train.channel_stats() if mean is None else ((mean,), (std,))
     assert [network.mean.item(), network.std.item()] == pytest.approx([v[0] for v in expected])
 

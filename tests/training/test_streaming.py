@@ -1,7 +1,6 @@
 """Images in memory and images in files train the same network."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -10,11 +9,15 @@ from safetensors.torch import load_file
 from semmix.core.runtime import Runtime
 from semmix.data import load_dataset
 from semmix.data.streamed import StreamedImages
-from semmix.training import classifier as loop
-from semmix.training.classifier import TrainConfig
-from semmix.training.streaming import read_batches
+from semmix.training import engine
+from semmix.training.batches import read_batches
+from semmix.training.classifier import TrainConfig, train
 
-train_classifier = partial(loop.train_classifier, runtime=Runtime(device="cpu", checkpoint_seconds=0))
+
+def train_classifier(*args):
+    return train(*args, runtime=Runtime(device="cpu", checkpoint_seconds=0)).folder
+
+
 CONFIG = TrainConfig(method="csm", classifier="small", epochs=3, batch_size=16, lr=0.05, pad=1, allow_leak=True)
 
 
@@ -37,14 +40,14 @@ def test_same_run_from_memory_and_from_files(tmp_path, toy_folder, toy_source, s
 @pytest.mark.parametrize("stop_at", [1, 3, 8])  # three steps to a pass of 60 images
 def test_stopped_run_goes_on_from_files(tmp_path, toy_source, streamed, monkeypatch, stop_at):
     whole = train_classifier(streamed, CONFIG, tmp_path / "whole", toy_source)
-    save = loop.save_checkpoint
+    save = engine.save_checkpoint
 
     def save_and_stop(path, groups, header):
         save(path, groups, header)
         if header["step"] == stop_at:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
+    monkeypatch.setattr(engine, "save_checkpoint", save_and_stop)
     with pytest.raises(KeyboardInterrupt):
         train_classifier(streamed, CONFIG, tmp_path / "stopped", toy_source)
     monkeypatch.undo()

@@ -35,17 +35,7 @@ class GeneratorTrainCommand:
 
     def run(self) -> None:
         """Train, or go on training."""
-        data = self.data.load()
-        train_generator(
-            data.train.images,
-            data.train.labels,
-            data.num_classes,
-            data.train.digest,
-            self.generator,
-            self.out,
-            held_out=(data.val.images, data.val.labels),
-            runtime=self.runtime,
-        )
+        train_generator(self.data.load(), self.generator, self.out, self.runtime)
         say(f"generator in {self.out}; next: semmix mix {quote(str(self.out))}")
 
 

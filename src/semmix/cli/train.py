@@ -16,8 +16,7 @@ from semmix.core.progress import say
 from semmix.core.runtime import Runtime
 from semmix.data.config import DatasetConfig
 from semmix.methods import method_class
-from semmix.runs import Run
-from semmix.training.classifier import TrainConfig, train_classifier, unsure_words
+from semmix.training.classifier import TrainConfig, train, under_confidence_warning
 from semmix.training.mixed import load_mixed
 
 
@@ -50,15 +49,15 @@ class TrainCommand:
     def run(self) -> None:
         """Train, or go on training."""
         self._refuse_unused()
-        source = None
+        mixed = None
         if self.mixsets:
-            source = load_mixed(self.mixsets, self.annotation, self.labels, self.scale, self.exclude)
+            mixed = load_mixed(self.mixsets, self.annotation, self.labels, self.scale, self.exclude)
         data = self.data.load(self.max_resident_gib)
-        run = train_classifier(data, self.train, self.out, source, self.runtime)
-        if source:
-            val = Run.open(run).val
-            if words := unsure_words(torch.from_numpy(val.logits).softmax(1), torch.from_numpy(val.labels)):
-                say(words)
+        run = train(data, self.train, self.out, mixed, self.runtime)
+        if mixed:
+            probs, labels = torch.from_numpy(run.val.logits).softmax(1), torch.from_numpy(run.val.labels)
+            if warning := under_confidence_warning(probs, labels):
+                say(warning)
         say(f"run in {self.out}; next: semmix evaluate {quote(str(self.out))}")
 
     def _refuse_unused(self) -> None:

@@ -40,6 +40,8 @@ class NetworkGenerator:
     """Whether class weights of zero mean something to it: it was trained with label dropout."""
     takes_emphasis = True
     """Its network embeds class weights linearly, so that they may leave the simplex a little."""
+    folder: Path | None = None
+    """Where it is kept."""
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +91,7 @@ def load_stored(folder: Path, device: torch.device) -> NetworkGenerator:
         trained_on=artifact.manifest["trained_on"],
         digest=artifact.manifest["digest"],
         knows_no_class=artifact.manifest.get("label_dropout", 0) > 0,
+        folder=folder,
     )
 
 

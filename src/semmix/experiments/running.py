@@ -30,7 +30,7 @@ from semmix.networks.encoders import load_encoder
 from semmix.networks.predicting import over_batches
 from semmix.networks.saved import load_classifier
 from semmix.report.detection import predict_ood
-from semmix.training.classifier import train_classifier
+from semmix.training.classifier import train
 from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
 
@@ -46,7 +46,7 @@ def run_cell(cell: Cell, seed: int, out: Path, keep: Path | None = None, runtime
     data, run = load_data(cell.data), out / "runs" / cell.run_name(seed)
     if trained_run(cell, run) is None:
         source = mixed_source(cell, out, runtime) if cell.mixing else None
-        train_classifier(data, replace(cell.train, seed=seed), run, source, runtime)
+        train(data, replace(cell.train, seed=seed), run, source, runtime)
     if not has_extra(cell, run):
         write_extra(cell, run, data, runtime.device)
     if keep:
@@ -104,16 +104,9 @@ def own_generator(mixing: Mixing, out: Path, runtime: Runtime) -> Path:
     """Return the generator of the cell's own images, after training what is missing of it."""
     data = load_data(mixing.learned_from)
     name = digest([data.train.digest, data.val.digest, plain(mixing.training)])[:12]
-    return train_generator(
-        data.train.images,
-        data.train.labels,
-        data.num_classes,
-        data.train.digest,
-        mixing.training,
-        out / "generators" / f"{data.name}-{name}",
-        held_out=(data.val.images, data.val.labels),
-        runtime=runtime,
-    )
+    folder = out / "generators" / f"{data.name}-{name}"
+    train_generator(data, mixing.training, folder, runtime)
+    return folder
 
 
 def write_extra(cell: Cell, run: Path, data: Dataset, device_name: str) -> None:

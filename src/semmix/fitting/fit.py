@@ -19,7 +19,7 @@ from semmix.core.progress import say, tell
 from semmix.data import Dataset
 from semmix.deploy import how_to_predict, load_model
 from semmix.deploy.model import Model, Picture, Prediction
-from semmix.diffusion import Generator, load_generator
+from semmix.diffusion import Generator
 from semmix.fitting.own_images import plan_own_images
 from semmix.fitting.planning import Quality
 from semmix.fitting.prepare import finding_lines, warning_lines
@@ -33,7 +33,7 @@ from semmix.networks.encoders.pretrained import ClassifierEncoder
 from semmix.report import aggregate, open_gallery, results_table, write_report
 from semmix.report.table import terminal_width
 from semmix.runs import Run
-from semmix.training.classifier import train_classifier
+from semmix.training.classifier import train
 from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
 
@@ -180,29 +180,14 @@ def walk(config: FitConfig, data: Dataset | None = None) -> Fitted:
 
 def learn_to_draw(config: FitConfig, data: Dataset) -> Generator:
     """Train the generator on the training split and return it."""
-    images, labels = data.train.images, data.train.labels
-    if config.even_out:
-        counts = torch.bincount(labels, minlength=data.num_classes)
-        times = (counts.max() / counts.clamp(min=1)).sqrt().round().long()[labels]
-        images, labels = (t.repeat_interleave(times, dim=0) for t in (images, labels))
-    folder = train_generator(
-        images,
-        labels,
-        data.num_classes,
-        data.train.digest,
-        config.generator,
-        config.out / "generator",
-        held_out=(data.val.images, data.val.labels),
-        runtime=config.runtime,
-    )
-    return load_generator(folder, config.runtime.device)
+    settings = replace(config.generator, even_out=config.even_out or config.generator.even_out)
+    return train_generator(data, settings, config.out / "generator", config.runtime)
 
 
 def train_run(config: FitConfig, data: Dataset, method: str, seed: int, source: MixedSource | None = None) -> Run:
     """Train one method with one seed."""
     settings = replace(config.train, method=method, seed=seed)
-    out = config.out / "runs" / f"{method}-{seed}"
-    return Run.open(train_classifier(data, settings, out, source, config.runtime))
+    return train(data, settings, config.out / "runs" / f"{method}-{seed}", source, config.runtime)
 
 
 def mix_pairs(config: FitConfig, data: Dataset, generator: Generator, plain: Run) -> MixSets:

@@ -1,17 +1,59 @@
-"""Batches made on the device: random crops and flips, and mixed images drawn by class.
+"""Batches: which images a step sees, random crops and flips, and mixed images drawn by class.
 
-Everything here is a fixed number of tensor operations without looking at values on the host, so a
+Crops, flips and draws are a fixed number of tensor operations on the device that never wait for the host, so a
 whole training step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from semmix.core.errors import SemmixError, some_of
+from semmix.core.seeds import fold_seed
+from semmix.networks.predicting import Images
+from semmix.training.distributed import gather_rows
+
+
+def place_images(images: Images, device: torch.device) -> Images:
+    """Return the images on `device`; those that do not fit stay in their files."""
+    return images.to(device) if isinstance(images, Tensor) else images
+
+
+def shuffled_batches(
+    images: Images, seed: int, step: int, batch_size: int, device: torch.device, rank: int = 0, world_size: int = 1
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the places and the images of each step's batch, from number `step` on.
+
+    The order depends on nothing but the seed and the pass; passes leave out the incomplete last batch.
+    """
+    steps_per_pass = len(images) // batch_size
+    while True:
+        number, slot = divmod(step, steps_per_pass)
+        torch.manual_seed(fold_seed("order", seed, number))
+        order = torch.rand(len(images), device=device).argsort()[: steps_per_pass * batch_size]
+        rest = order[slot * batch_size :]
+        yield from zip(rest.split(batch_size), read_batches(images, rest, batch_size, rank, world_size), strict=True)
+        step += steps_per_pass - slot
+
+
+def read_batches(
+    images: Images, order: Tensor, batch_size: int, rank: int = 0, world_size: int = 1
+) -> Iterator[Tensor]:
+    """Yield the images of each batch of `order`, on its device.
+
+    Of streamed images each process decodes its share and gets the rest from the others.
+    """
+    if isinstance(images, Tensor):
+        for index in order.split(batch_size):
+            yield images[index]
+        return
+    batches = order.cpu().view(-1, world_size, batch_size // world_size)
+    for share in images.batches(batches[:, rank]):
+        yield gather_rows(share.to(order.device), rank, world_size)
 
 
 def crop_and_flip(images: Tensor, pad: int, flip: bool) -> Tensor:

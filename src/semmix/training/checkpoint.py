@@ -13,10 +13,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semmix.core.errors import SemmixError
-from semmix.core.files import write_bytes, write_tensors
+from semmix.core.files import write_tensors
+
+Groups = Mapping[str, dict[str, Tensor]]
 
 
-def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], header: Any) -> None:
+def save_checkpoint(path: Path, groups: Groups, header: Any) -> None:
     """Write named groups of tensors (network, optimizer, ...) and a JSON header, atomically."""
     flat = {f"{group}/{name}": t for group, tensors in groups.items() for name, t in tensors.items()}
     write_tensors(path, flat, header)
@@ -25,8 +27,7 @@ def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], head
 def load_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], Any]:
     """Return the groups of tensors and the header that `save_checkpoint` wrote.
 
-    An empty group (SGD without momentum remembers nothing) leaves no trace in the file, so any that
-    is not there is empty.
+    Any group that is not there is empty: an empty one (SGD without momentum) leaves no trace in the file.
     """
     groups: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
     try:
@@ -57,17 +58,3 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tenso
         for name, tensor in slot.items():
             if tensor.shape == parameter.shape:  # fused kernels want both laid out alike
                 slot[name] = torch.empty_like(parameter).copy_(tensor)
-
-
-def append_stats(path: Path, row: dict[str, Any]) -> None:
-    """Add one line to a run's `stats.jsonl`."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def rewind_stats(path: Path, nimg: int) -> None:
-    """Forget lines written after the checkpoint at `nimg` images; they will be written again."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["nimg"] <= nimg]
-        write_bytes(path, "".join(kept).encode())

@@ -49,6 +49,11 @@ def average_over_processes(tensors: list[Tensor], world_size: int) -> None:
             tensor.div_(world_size)
 
 
+def gradients_of(network: torch.nn.Module) -> list[Tensor]:
+    """Return the gradients that a backward pass left in a network."""
+    return [p.grad for p in network.parameters() if p.grad is not None]
+
+
 def gather_rows(own: Tensor, rank: int, world_size: int) -> Tensor:
     """Return all processes' rows, in the order of their ranks.
 

@@ -13,41 +13,32 @@ from __future__ import annotations
 import copy
 import math
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import one_hot
 from tyro.conf import arg
 
-from semmix.core.artifact import begin_artifact, working_alone
 from semmix.core.checks import check_positive, check_share, check_two_classes
 from semmix.core.device import pick_device, to_device
 from semmix.core.errors import SemmixError
 from semmix.core.files import digest_tensors, read_json, write_json
-from semmix.core.progress import progress
 from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
 from semmix.core.settings import plain, unnamed
+from semmix.data import Dataset, Split
 from semmix.diffusion import find_folder
 from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
 from semmix.diffusion.sampling import MixConfig
 from semmix.diffusion.stored import MANIFEST, NetworkGenerator, load_stored, save_generator
-from semmix.training.checkpoint import (
-    append_stats,
-    load_checkpoint,
-    load_optimizer,
-    optimizer_tensors,
-    rewind_stats,
-    save_checkpoint,
-)
-from semmix.training.distributed import average_over_processes, from_first, join_processes, own_draws, wait_for_all
+from semmix.training.distributed import average_over_processes, from_first, gradients_of, join_processes, own_draws
 from semmix.training.ema import PowerEMA
+from semmix.training.engine import claim, unchanged
 from semmix.training.graphs import CapturedStep
-from semmix.training.stopping import ctrl_c_between_steps
 
 NOISE_MEAN, NOISE_STD = -1.2, 1.2
 """EDM's noise levels for small images: ln sigma ~ N(NOISE_MEAN, NOISE_STD^2)."""
@@ -91,6 +82,8 @@ class GeneratorConfig:
     """Part of the images shown without their class; 0.1 where guidance is wanted."""
     flip: bool = False
     """Mirror half of the images."""
+    even_out: bool = field(default=False, metadata=unnamed())
+    """Show rare classes more often, by the root of how rare they are."""
     noise_mean: float = NOISE_MEAN
     """Mean of ln sigma in training; higher values practise shapes more and details less."""
     noise_std: float = NOISE_STD
@@ -121,174 +114,136 @@ class GeneratorConfig:
 
 
 def train_generator(
-    images: Tensor,
-    labels: Tensor,
-    num_classes: int,
-    trained_on: str | None,
-    config: GeneratorConfig,
-    out: str | Path,
-    held_out: tuple[Tensor, Tensor] | None = None,
-    runtime: Runtime = Runtime(),
-) -> Path:
-    """Return the folder `out` with a generator trained on `images`.
+    data: Dataset, config: GeneratorConfig, out: str | Path, runtime: Runtime = Runtime()
+) -> NetworkGenerator:
+    """Train a generator of class-conditional images on the training split and nothing else.
 
-    Kill it at any moment; the same call goes on from the last checkpoint and ends with the same
-    bytes. Ctrl-C saves one first. Under `torchrun` each process takes its share of every batch.
+    Kill it at any moment: the same call goes on from the last checkpoint and ends with the same bytes. Ctrl-C saves
+    one first. Under `torchrun` each process takes its share of every batch.
 
     Args:
-        images: uint8 [N, C, H, W], the training split and nothing else.
-        labels: int64 [N].
-        num_classes: Classes of the data set.
-        trained_on: Digest of the training split.
-        config: The settings.
-        out: Folder of the artifact.
-        held_out: Images and labels that choose among the weight averages.
+        data: The images; those of the validation split choose among the weight averages.
+        config: The network and how it is trained.
+        out: Folder of the generator.
         runtime: Where it runs and how often it saves its state.
+
+    Returns:
+        The generator, ready to draw images; its `folder` is `out`.
+
+    Raises:
+        SemmixError: If the network does not fit the data, the folder holds a generator of other inputs or another
+            process works in it, or training diverges.
+
+    Example:
+        >>> import tempfile
+        >>> from semmix import load_dataset
+        >>> config = GeneratorConfig(network="digits", num_images=128, batch_size=64, num_grids=1)
+        >>> generator = train_generator(load_dataset("digits"), config, tempfile.mkdtemp())  # doctest: +ELLIPSIS
+        images seen: ...
+        >>> generator.image_shape, generator.num_classes
+        ((1, 8, 8), 10)
     """
-    with ExitStack() as until_the_end:
-        given = (images, labels, num_classes, trained_on, config, Path(out), held_out, runtime)
-        return _train(*given, until_the_end)
-
-
-def _train(
-    images: Tensor,
-    labels: Tensor,
-    num_classes: int,
-    trained_on: str | None,
-    config: GeneratorConfig,
-    out: Path,
-    held_out: tuple[Tensor, Tensor] | None,
-    runtime: Runtime,
-    until_the_end: ExitStack,
-) -> Path:
-    device, shape = pick_device(runtime.device), tuple(images.shape[1:])
-    network_config = _network_config(config, images, num_classes)
-    check_two_classes(labels, "generator")
+    out, device = Path(out), pick_device(runtime.device)
+    check_two_classes(data.train.labels, "generator")
+    network_config = _network_config(config, data)
     rank, world_size = join_processes(device, config.batch_size)
 
-    # ---- all that wrong settings can break comes before the folder is claimed for them
+    # All that wrong settings can break comes before the folder is claimed for them.
+    split = evened_out(data.train, data.num_classes) if config.even_out else data.train
+    held_out = data.val if len(data.val) else None
     start = load_stored(find_folder(config.init), torch.device("cpu")) if config.init else None
     torch.manual_seed(fold_seed(config.seed, "generator weights"))
     network = EDMDenoiser(network_config)
     if start:
-        _start_from(start, network, trained_on)
-    inputs = _inputs(images, labels, num_classes, trained_on, held_out, config)
-    inputs["init"] = start.digest if start else None
-    artifact = begin_artifact(out, MANIFEST, "generator", inputs)
-    wait_for_all(world_size)  # none may finish before all have looked
-    checkpoint = out / "checkpoint.safetensors"
-    if artifact.finished:
-        checkpoint.unlink(missing_ok=True)
-        return out
-    if rank == 0:
-        until_the_end.enter_context(working_alone(artifact))
+        _start_from(start, network, data.train.digest)
+    inputs = {
+        "images": digest_tensors({"images": split.images, "labels": split.labels}),
+        "num_classes": data.num_classes,
+        "trained_on": data.train.digest,
+        "held_out": digest_tensors({"x": held_out.images, "y": held_out.labels}) if held_out else None,
+        "config": plain(config),
+        "init": start.digest if start else None,
+    }
+    with claim(out, MANIFEST, "generator", inputs, runtime, rank, world_size) as engine:
+        if engine is None:
+            return load_stored(out, device)
 
-    # ---- network, optimiser, averages; the whole data set lives on the device
-    network = to_device(network, device).train()
-    weights = {name: p.detach() for name, p in network.named_parameters()}
-    initial = {name: weight.clone() for name, weight in weights.items()}
-    optimizer = torch.optim.Adam(network.parameters(), config.lr, config.betas, fused=True)
-    emas = [PowerEMA(weights, length) for length in config.ema_lengths]
-    data, classes = images.to(device), nn.functional.one_hot(labels, num_classes).float().to(device)
+        # Network, optimiser, averages; the whole data set lives on the device.
+        network = to_device(network, device).train()
+        weights = {name: p.detach() for name, p in network.named_parameters()}
+        optimizer = torch.optim.Adam(network.parameters(), config.lr, config.betas, fused=True)
+        emas = [PowerEMA(weights, length) for length in config.ema_lengths]
+        images, classes = split.images.to(device), one_hot(split.labels, data.num_classes).float().to(device)
+        gradients = gradient_step(network, images, classes, config, rank, world_size)
 
-    # ---- one step; on a GPU, without other processes, gradients come from one captured graph
-    gradients = gradient_step(network, data, classes, config, rank, world_size)
-    gradients.prepare()
+        def train_step(step: int, lr: float) -> Tensor:
+            torch.manual_seed(fold_seed(config.seed, "generator step", step))
+            loss = gradients()
+            average_over_processes([loss, *gradients_of(network)], world_size)
+            optimizer.param_groups[0]["lr"] = lr
+            optimizer.step()
+            return loss
 
-    def train_step(step: int, lr: float) -> Tensor:
-        torch.manual_seed(fold_seed(config.seed, "generator step", step))
-        loss = gradients()
-        average_over_processes([loss, *_gradients_of(network)], world_size)
-        optimizer.param_groups[0]["lr"] = lr
-        optimizer.step()
-        return loss
+        # The length of the run, fixed once; a speed test leaves neither weights nor memory behind.
+        with unchanged({"weights": weights}):
+            gradients.prepare()
+            num_images = _run_length(config, out, train_step, device, rank, world_size)
+        optimizer.state.clear()
+        num_steps = math.ceil(num_images / config.batch_size)
+        stats_steps, bad_windows = max(1, num_steps // NUM_STATS), 0
+        grid_steps = {round(num_steps * k / config.num_grids) for k in range(1, config.num_grids)}
 
-    # ---- the length of the run, fixed once
-    num_images = _run_length(config, out, train_step, device, rank, world_size)
-    num_steps = math.ceil(num_images / config.batch_size)
-    _load_in_place(weights, initial)
-    optimizer.state.clear()
-
-    # ---- go on from a checkpoint
-    step, loss_sum = 0, torch.zeros((), device=device)
-    if checkpoint.exists():
-        groups, header = load_checkpoint(checkpoint)
-        step, loss_sum = header["step"], groups["loss"]["sum"].to(device)
-        _load_in_place(weights, groups["weights"])
-        load_optimizer(optimizer, groups["optimizer"])
-        for k, ema in enumerate(emas):
-            _load_in_place(ema.weights, groups[f"ema{k}"])
-    if rank == 0:
-        rewind_stats(out / "stats.jsonl", step * config.batch_size)
-
-    # ---- the loop
-    stats_steps, bad_windows = max(1, num_steps // NUM_STATS), 0
-    grid_steps = {round(num_steps * k / config.num_grids) for k in range(1, config.num_grids)}
-    saved = time.monotonic()
-    with (
-        progress("images seen", num_steps * config.batch_size, step * config.batch_size) as bar,
-        ctrl_c_between_steps(world_size) as stop_wanted,
-    ):
-        while step < num_steps:
-            lr = learning_rate((step + 0.5) / num_steps, config)
+        # Everything that changes during the run: it is what a checkpoint holds.
+        loss_sum = torch.zeros((), device=device)
+        averages = {f"ema{k}": ema.weights for k, ema in enumerate(emas)}
+        engine.resume({"weights": weights, "loss": {"sum": loss_sum}, **averages}, optimizer)
+        for step in engine.steps("images seen", num_steps, config.batch_size):
+            lr = generator_lr(config, (step + 0.5) / num_steps)
             loss_sum += train_step(step, lr)
-            step += 1
+            done = step + 1
             for ema in emas:
-                ema.update(weights, step)
-            bar.advance(config.batch_size)
-            if rank != 0:
-                continue
-            if step % stats_steps == 0:
-                row = {"nimg": step * config.batch_size, "loss": loss_sum.item() / stats_steps}
-                append_stats(out / "stats.jsonl", {**row, "lr": lr})
-                bar.advance(0, f"loss {row['loss']:.4f}")
+                ema.update(weights, done)
+            if done % stats_steps == 0:
+                row = {"nimg": done * config.batch_size, "loss": loss_sum.item() / stats_steps, "lr": lr}
+                engine.record(row, f"loss {row['loss']:.4f}")
                 loss_sum.zero_()
                 bad_windows = 0 if math.isfinite(row["loss"]) else bad_windows + 1
                 if bad_windows == MAX_BAD_WINDOWS:
-                    raise _diverged(row["loss"], out)
-            if step in grid_steps:
-                name = f"samples-{100 * step // num_steps:03d}.png"
-                _write_samples(out / name, with_average(network, emas[0]), shape, num_classes)
-            stopping = stop_wanted()
-            if stopping or time.monotonic() - saved >= runtime.checkpoint_seconds:
-                groups = {"weights": weights, "optimizer": optimizer_tensors(optimizer)}
-                groups |= {f"ema{k}": ema.weights for k, ema in enumerate(emas)}
-                groups["loss"] = {"sum": loss_sum}
-                save_checkpoint(checkpoint, groups, {"step": step})
-                saved = time.monotonic()
-            if stopping:
-                raise KeyboardInterrupt
+                    fix = (
+                        "lower --lr or lengthen --warmup (of semmix fit: --generator.lr, --generator.warmup), and "
+                        f"choose another folder than {out}"
+                    )
+                    raise SemmixError("training diverged: the generator's loss is not finite", row["loss"], fix)
+            if done in grid_steps and rank == 0:
+                _write_samples(out / f"samples-{100 * done // num_steps:03d}.png", with_average(network, emas[0]), data)
 
-    # ---- choose the average, write the artifact
-    if rank == 0:
-        averaged = [with_average(network, ema) for ema in emas]
-        losses = held_out_losses(averaged, held_out, num_classes)
-        best = losses.index(min(losses)) if losses else 0
-        _write_samples(out / "samples-100.png", averaged[best], shape, num_classes)
-        state = averaged[best].state_dict()
-        for name in weights:  # buffers (noise frequencies) stay exact
-            state[name] = state[name].to(getattr(torch, config.weights_dtype))
-        save_generator(
-            artifact,
-            network_config,
-            state,
-            trained_on,
-            num_images=num_steps * config.batch_size,
-            ema_length=config.ema_lengths[best],
-            held_out_losses=losses,
-            label_dropout=config.label_dropout,
-        )
-        checkpoint.unlink(missing_ok=True)
-    wait_for_all(world_size)
-    return out
+        # Choose the average, write the artifact.
+        if rank == 0:
+            averaged = [with_average(network, ema) for ema in emas]
+            losses = held_out_losses(averaged, held_out, data.num_classes)
+            best = losses.index(min(losses)) if losses else 0
+            _write_samples(out / "samples-100.png", averaged[best], data)
+            state = averaged[best].state_dict()
+            for name in weights:  # buffers (noise frequencies) stay exact
+                state[name] = state[name].to(getattr(torch, config.weights_dtype))
+            save_generator(
+                engine.artifact,
+                network_config,
+                state,
+                data.train.digest,
+                num_images=num_steps * config.batch_size,
+                ema_length=config.ema_lengths[best],
+                held_out_losses=losses,
+                label_dropout=config.label_dropout,
+            )
+    return load_stored(out, device)
 
 
-def _diverged(loss: float, out: Path) -> SemmixError:
-    fix = (
-        "lower --lr or lengthen --warmup (of semmix fit: --generator.lr, --generator.warmup), and "
-        f"choose another folder than {out}"
-    )
-    return SemmixError("training diverged: the generator's loss is not finite", loss, fix)
+def evened_out(split: Split, num_classes: int) -> Split:
+    """Return a split that repeats the images of rare classes, by the root of how rare they are."""
+    counts = torch.bincount(split.labels, minlength=num_classes)
+    times = (counts.max() / counts.clamp(min=1)).sqrt().round().long()[split.labels]
+    return split.select(torch.arange(len(split)).repeat_interleave(times))
 
 
 def gradient_step(
@@ -309,17 +264,11 @@ def gradient_step(
         with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
             loss = denoising_loss(denoise, clean, wanted, sigma, noise, network.sigma_data).mean()
         loss.backward()
-        for grad in _gradients_of(network):
+        for grad in gradients_of(network):
             grad.nan_to_num_(0.0, 0.0, 0.0)  # one bad batch must not end a run
         return loss.detach()
 
-    step = CapturedStep(body, network.parameters(), device)
-    step.captures &= world_size == 1
-    return step
-
-
-def _gradients_of(network: nn.Module) -> list[Tensor]:
-    return [p.grad for p in network.parameters() if p.grad is not None]
+    return CapturedStep(body, network.parameters(), device, world_size)
 
 
 def draw_batch(images: Tensor, classes: Tensor, config: GeneratorConfig) -> tuple[Tensor, ...]:
@@ -350,15 +299,16 @@ def denoising_loss(
     return error * (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
 
 
-def learning_rate(done: float, config: GeneratorConfig) -> float:
+def generator_lr(config: GeneratorConfig, done: float) -> float:
     """Return the learning rate when `done` of the run (0 to 1) is over: up, hold, down to 0."""
     rising = done / config.warmup if config.warmup else 1.0
     falling = (1 - done) / config.decay if config.decay else 1.0
     return config.lr * min(1.0, rising, falling)
 
 
+@torch.no_grad()
 def held_out_losses(
-    networks: list[EDMDenoiser], held_out: tuple[Tensor, Tensor] | None, num_classes: int, batch_size: int = 256
+    networks: list[EDMDenoiser], held_out: Split | None, num_classes: int, batch_size: int = 256
 ) -> list[float]:
     """Return the denoising loss of each network on held-out images; [] where there are none.
 
@@ -366,56 +316,39 @@ def held_out_losses(
     """
     if held_out is None:
         return []
-    images, labels = held_out
-    classes = nn.functional.one_hot(labels, num_classes).float()
     fixed = torch.Generator().manual_seed(fold_seed("held-out noise"))
-    noise = torch.randn(images.shape, generator=fixed)
-    ranks = (torch.randperm(len(images), generator=fixed) + 0.5) / len(images)
+    noise = torch.randn(held_out.images.shape, generator=fixed)
+    ranks = (torch.randperm(len(held_out), generator=fixed) + 0.5) / len(held_out)
     sigma = (NOISE_MEAN + NOISE_STD * torch.special.ndtri(ranks)).exp()
-    parts = (images.float() / 127.5 - 1, classes, sigma, noise)
+    parts = (held_out.images.float() / 127.5 - 1, one_hot(held_out.labels, num_classes).float(), sigma, noise)
     batches = list(zip(*(part.split(batch_size) for part in parts), strict=True))
-    return [_mean_loss(network, batches) for network in networks]
-
-
-@torch.no_grad()
-def _mean_loss(network: EDMDenoiser, batches: list[tuple[Tensor, ...]]) -> float:
-    device, losses = next(network.parameters()).device, []
-    for batch in batches:
-        clean, classes, sigma, noise = (part.to(device) for part in batch)
-        losses.append(denoising_loss(network, clean, classes, sigma, noise, network.sigma_data))
-    return torch.cat(losses).mean().item()
+    means = []
+    for network in networks:
+        device = next(network.parameters()).device
+        losses = []
+        for batch in batches:
+            clean, classes, sigma, noise = (part.to(device) for part in batch)
+            losses.append(denoising_loss(network, clean, classes, sigma, noise, network.sigma_data))
+        means.append(torch.cat(losses).mean().item())
+    return means
 
 
 def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
     """Return a copy of the network with averaged weights, ready for use."""
     averaged = copy.deepcopy(network).eval().requires_grad_(False)
-    _load_in_place(dict(averaged.named_parameters()), ema.weights)
+    averaged.load_state_dict(ema.weights, strict=False)  # buffers stay
     return averaged
 
 
-def _write_samples(path: Path, network: EDMDenoiser, shape: tuple, num_classes: int) -> None:
-    generator = NetworkGenerator("in training", network, shape, num_classes, None, "")
-    columns = max(1, min(GRID_COLUMNS, GRID_IMAGES // num_classes))
+def _write_samples(path: Path, network: EDMDenoiser, data: Dataset) -> None:
+    generator = NetworkGenerator("in training", network, data.image_shape, data.num_classes, None, "")
+    columns = max(1, min(GRID_COLUMNS, GRID_IMAGES // data.num_classes))
     settings = MixConfig(compile="off", batch_size=GRID_IMAGES)
     write_grid(path, sample_classes(generator, columns, settings))
 
 
-def _inputs(images, labels, num_classes, trained_on, held_out, config) -> dict[str, Any]:
-    """Return what the artifact was made from, as plain JSON values."""
-    return {
-        "images": digest_tensors({"images": images, "labels": labels}),
-        "num_classes": num_classes,
-        "trained_on": trained_on,
-        "held_out": digest_tensors(dict(zip("xy", held_out, strict=True))) if held_out else None,
-        "config": plain(config),
-    }
-
-
-def _network_config(config: GeneratorConfig, images: Tensor, num_classes: int) -> EDMConfig:
-    shape = tuple(images.shape[1:])
-    if images.dtype != torch.uint8 or len(shape) != 3:
-        seen = f"{images.dtype} {tuple(images.shape)}"
-        raise SemmixError("training images must be uint8 [N, C, H, W]", seen, "convert them")
+def _network_config(config: GeneratorConfig, data: Dataset) -> EDMConfig:
+    shape, num_classes = data.image_shape, data.num_classes
     if isinstance(config.network, str):
         return network_preset(config.network, shape, num_classes)
     network = config.network
@@ -482,9 +415,3 @@ def _start_from(start: NetworkGenerator, network: EDMDenoiser, trained_on: str |
     except RuntimeError as error:
         fix = "choose the network it was trained with"
         raise SemmixError(f"{start.name} has another network", error, fix) from error
-
-
-def _load_in_place(weights: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-    """Copy `values` into `weights`, whose memory a captured graph may hold on to."""
-    for name, weight in weights.items():
-        weight.copy_(values[name])

@@ -40,9 +40,11 @@ class CapturedStep:
     brings back its own gradients.
     """
 
-    def __init__(self, body: Callable[[], Tensor], parameters: Iterable[nn.Parameter], device: torch.device):
+    def __init__(
+        self, body: Callable[[], Tensor], parameters: Iterable[nn.Parameter], device: torch.device, world_size: int = 1
+    ):
         self.body, self.parameters = body, list(parameters)
-        self.captures = device.type == "cuda"
+        self.captures = device.type == "cuda" and world_size == 1  # processes exchange values within a step
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def prepare(self) -> None:

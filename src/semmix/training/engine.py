@@ -1,0 +1,206 @@
+"""The engine under both training loops: one run in its folder, which may be stopped and goes on at any step.
+
+It claims the folder, keeps other processes out, goes on from the last checkpoint, saves one when it is due or
+Ctrl-C is pressed, and writes the statistics. What is computed in a step is the loops' own.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semmix.core.artifact import Artifact, begin_artifact, working_alone
+from semmix.core.device import rank_and_world
+from semmix.core.errors import SemmixError
+from semmix.core.files import write_bytes
+from semmix.core.progress import progress
+from semmix.core.runtime import Runtime
+from semmix.training.checkpoint import Groups, load_checkpoint, load_optimizer, optimizer_tensors, save_checkpoint
+from semmix.training.distributed import wait_for_all
+
+CHECKPOINT = "checkpoint.safetensors"
+STATS = "stats.jsonl"
+
+
+@contextmanager
+def claim(
+    folder: Path, manifest: str, kind: str, inputs: dict[str, Any], runtime: Runtime, rank: int, world_size: int
+) -> Iterator[Engine | None]:
+    """Yield the engine of the run in a folder, which is its own until the end; None where the run is finished."""
+    artifact = begin_artifact(folder, manifest, kind, inputs)
+    wait_for_all(world_size)  # none may finish before all have looked
+    if artifact.finished:
+        (folder / CHECKPOINT).unlink(missing_ok=True)  # killed just before
+        yield None
+        return
+    with working_alone(artifact) if rank == 0 else nullcontext():
+        yield Engine(artifact, runtime, rank, world_size)
+        if rank == 0:
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+        wait_for_all(world_size)
+
+
+class Engine:
+    """An unfinished run in its folder."""
+
+    def __init__(self, artifact: Artifact, runtime: Runtime, rank: int, world_size: int):
+        self.artifact, self.folder, self._runtime = artifact, artifact.folder, runtime
+        self._world_size, self.is_first = world_size, rank == 0
+
+    def resume(self, groups: Groups, optimizer: torch.optim.Optimizer, finite: Sequence[str] = ()) -> None:
+        """Take over what changes during the run, and put back what the last checkpoint holds of it, if there is one.
+
+        Args:
+            groups: Tensors that are changed in place, by group and name.
+            optimizer: The optimizer, whose memory belongs to the checkpoint too.
+            finite: Groups that are refused if they are not finite when a checkpoint is due.
+        """
+        self._groups, self._optimizer, self._finite, self.done = groups, optimizer, finite, 0
+        if (self.folder / CHECKPOINT).exists():
+            saved, header = load_checkpoint(self.folder / CHECKPOINT)
+            copy_in_place(groups, saved)
+            load_optimizer(optimizer, saved["optimizer"])
+            self.done = header["step"]
+
+    def steps(self, title: str, num_steps: int, images_per_step: int, curves: bool = False) -> Iterator[int]:
+        """Yield the number of each step that is to be done, from 0; after each, save a checkpoint if one is due.
+
+        After Ctrl-C the step is finished and saved, and KeyboardInterrupt raised.
+        """
+        seen = self.done * images_per_step
+        if self.is_first:
+            rewind_stats(self.folder / STATS, seen)
+        saved_at = time.monotonic()
+        with (
+            progress(title, num_steps * images_per_step, seen) as bar,
+            tensorboard(self.folder / "tensorboard", seen) if curves else nullcontext(lambda row: None) as track,
+            ctrl_c_between_steps(self._world_size) as stop_wanted,
+        ):
+            self._bar, self._track = bar, track
+            for step in range(self.done, num_steps):
+                yield step
+                stopping = stop_wanted()
+                is_due = time.monotonic() - saved_at >= self._runtime.checkpoint_seconds
+                if self.is_first and (is_due or stopping):
+                    self._save(step + 1)
+                    saved_at = time.monotonic()
+                if stopping:
+                    raise KeyboardInterrupt
+                bar.advance(images_per_step)
+
+    def _save(self, step: int) -> None:
+        for tensor in (tensor for name in self._finite for tensor in self._groups[name].values()):
+            self.finite(tensor)
+        groups = {**self._groups, "optimizer": optimizer_tensors(self._optimizer)}
+        save_checkpoint(self.folder / CHECKPOINT, groups, {"step": step})
+
+    def record(self, row: dict[str, Any], note: str) -> None:
+        """Add a row to the statistics, and a note to the progress bar."""
+        if self.is_first:
+            append_stats(self.folder / STATS, row)
+        self._track(row)
+        self._bar.advance(0, note)
+
+    def finite(self, values: Tensor) -> Tensor:
+        """Return the values; refuse any that are not finite, before metrics or files come of them."""
+        finite = values.isfinite()
+        if not bool(finite.all()):
+            seen = values[~finite].flatten()[0].item()
+            fix = f"lower --lr, and choose another folder than {self.folder}"
+            raise SemmixError("training diverged: loss, logits or weights are not finite", seen, fix)
+        return values
+
+
+@torch.no_grad()
+def copy_in_place(groups: Groups, values: Groups) -> None:
+    """Copy values into tensors, whose memory a captured graph may hold on to; keep those that are not there yet."""
+    for group, tensors in groups.items():
+        for name, value in values[group].items():
+            if name in tensors:
+                tensors[name].copy_(value)
+            else:
+                tensors[name] = value
+
+
+@contextmanager
+def unchanged(groups: Groups) -> Iterator[None]:
+    """Put back what tensors held before: warm-ups and speed tests leave no trace."""
+    before = {group: {name: tensor.clone() for name, tensor in tensors.items()} for group, tensors in groups.items()}
+    yield
+    copy_in_place(groups, before)
+
+
+def append_stats(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one line to a run's `stats.jsonl`."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def rewind_stats(path: Path, nimg: int) -> None:
+    """Forget lines written after the checkpoint at `nimg` images; they will be written again."""
+    if path.exists():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["nimg"] <= nimg]
+        write_bytes(path, "".join(kept).encode())
+
+
+@contextmanager
+def tensorboard(folder: Path, nimg: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield a function that shows a row of statistics in TensorBoard, or does nothing where that is not installed.
+
+    Of several processes only the first shows anything. What an interrupted run showed after `nimg` images is
+    forgotten; it will come again.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        SummaryWriter = None
+    if SummaryWriter is None or rank_and_world()[0] != 0:
+        yield lambda row: None
+        return
+    with SummaryWriter(str(folder), purge_step=nimg + 1) as writer:
+
+        def track(row: dict[str, Any]) -> None:
+            for name in row.keys() - {"epoch", "nimg"}:
+                writer.add_scalar(name, row[name], row["nimg"])
+            writer.flush()
+
+        yield track
+
+
+@contextmanager
+def ctrl_c_between_steps(world_size: int = 1) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether Ctrl-C was pressed.
+
+    The loop asks after every step, saves a checkpoint and raises KeyboardInterrupt; one pressed after the last
+    question is raised at the end. A second Ctrl-C stops at once.
+
+    Several processes are never told at the same step: one that finished its own would wait for others that are
+    gone. There Ctrl-C stops at once, as it does where somebody else handles it; only the main thread may change that.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if world_size > 1 or not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    pressed = threading.Event()
+
+    def remember(*_) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed.is_set():
+        raise KeyboardInterrupt
