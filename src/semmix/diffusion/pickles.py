@@ -25,6 +25,12 @@ class RefusedPickleError(Exception):
     """The pickle asks for what this machine does not do, or is damaged."""
 
 
+def insist(holds: object, problem: str) -> None:
+    """Refuse the pickle unless something holds."""
+    if not holds:
+        raise RefusedPickleError(problem)
+
+
 @dataclass(frozen=True)
 class Name:
     """Something the pickle names, such as `torch.FloatStorage`."""
