@@ -11,7 +11,6 @@ from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
 from semmix.data import load_dataset
 from semmix.diffusion import quality
-from semmix.diffusion.class_samples import sample_classes
 from semmix.diffusion.edm import EDMDenoiser, network_preset
 from semmix.diffusion.quality import (
     GeneratorScore,
@@ -24,7 +23,7 @@ from semmix.diffusion.quality import (
     score_command,
     score_generator,
 )
-from semmix.diffusion.sampling import MixConfig
+from semmix.diffusion.sampling import MixConfig, sample_classes
 from semmix.diffusion.stored import save_generator
 from semmix.networks import classifier
 from semmix.networks.encoders import load_encoder

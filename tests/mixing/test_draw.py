@@ -18,9 +18,17 @@ from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
 from semmix.core.seeds import fold_seed
 from semmix.core.settings import plain
-from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser
-from semmix.diffusion.sampling import MixConfig, check_knows_classes, make_sampler, make_solver, sample_padded, to_uint8
+from semmix.diffusion.sampling import (
+    MixConfig,
+    check_knows_classes,
+    make_sampler,
+    make_solver,
+    sample_classes,
+    sample_padded,
+    to_uint8,
+    write_grid,
+)
 from semmix.diffusion.solvers import karras_sigmas, solver
 from semmix.diffusion.stored import MANIFEST, NetworkGenerator, save_generator
 from semmix.mixing.draw import mix, set_noise

@@ -13,10 +13,9 @@ from semmix.core.progress import say
 from semmix.core.runtime import Runtime
 from semmix.data.config import DatasetConfig
 from semmix.diffusion import load_generator
-from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.official import convert_checkpoint
 from semmix.diffusion.quality import GeneratorScore, score_command
-from semmix.diffusion.sampling import MixConfig
+from semmix.diffusion.sampling import MixConfig, sample_classes, write_grid
 from semmix.training.generator import GeneratorConfig, train_generator
 
 

@@ -35,14 +35,6 @@ class DatasetConfig:
 
     def load(self, max_resident_gib: float | None = None) -> Dataset:
         """Return the data set; a folder that needs more memory than allowed stays in its files."""
-        return load_dataset(
-            self.dataset,
-            root=self.root,
-            protocol=self.protocol,
-            seed=self.split_seed,
-            train_size=self.train_size,
-            imbalance=self.imbalance,
-            size=self.size,
-            strict=self.strict,
-            max_resident_gib=max_resident_gib,
-        )
+        names = ("root", "protocol", "train_size", "imbalance", "size", "strict")
+        settings = {name: getattr(self, name) for name in names}
+        return load_dataset(self.dataset, seed=self.split_seed, max_resident_gib=max_resident_gib, **settings)

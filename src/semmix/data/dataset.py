@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 CHUNK = 1024  # images copied at a time
 FLAT = 1e-3  # below this deviation of pixels in [0, 1] a channel shows nothing but rounding
@@ -25,12 +25,12 @@ class Split:
 
     def __post_init__(self):
         images, labels = self.images, self.labels
-        if images.dtype != torch.uint8 or images.ndim != 4:
-            seen = f"{images.dtype} {list(images.shape)}"
-            raise SemmixError("images must be uint8 [N, C, H, W]", seen, "convert them first")
-        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-            seen = f"{labels.dtype} {list(labels.shape)} for {len(images)} images"
-            raise SemmixError("labels must be int64 [N], one per image", seen, "convert them first")
+        seen = f"{images.dtype} {list(images.shape)}"
+        fits = images.dtype == torch.uint8 and images.ndim == 4
+        require(fits, "images must be uint8 [N, C, H, W]", seen, "convert them first")
+        seen = f"{labels.dtype} {list(labels.shape)} for {len(images)} images"
+        fits = labels.dtype == torch.int64 and labels.shape == images.shape[:1]
+        require(fits, "labels must be int64 [N], one per image", seen, "convert them first")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -91,8 +91,7 @@ class Split:
         They are what a network normalises by: a constant channel has a deviation of 1, lest the
         division blow up what rounding leaves of it.
         """
-        if len(self) == 0:
-            raise SemmixError("an empty split has no statistics", "0 images", "choose a data set to train on")
+        require(len(self) > 0, "an empty split has no statistics", "0 images", "choose a data set to train on")
         sums = torch.zeros(2, self.images.shape[1], dtype=torch.float64)
         for chunk in self.images.split(CHUNK):
             pixels = chunk.double() / 255

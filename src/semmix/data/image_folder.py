@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from semmix.core.errors import SemmixError, some_of
+from semmix.core.errors import SemmixError, require, some_of
 from semmix.core.progress import harmless, progress
 from semmix.data.dataset import Dataset, Parts, Split
 from semmix.data.decoding import BadImageError, read_picture, read_pixels
@@ -68,9 +68,8 @@ def divide(found: Gathered, duplicates: Duplicates, protocol: str = "code", seed
     train, it is the test part, and the protocol says where val comes from.
     """
     own = {part: found.rows(part) for part in found.parts}
-    if not own.keys() & {"", "train"}:
-        fix = "run semmix data check on it"
-        raise SemmixError("no usable training image", found.report.folder, fix)
+    fix = "run semmix data check on it"
+    require(own.keys() & {"", "train"}, "no usable training image", found.report.folder, fix)
     if all(name in own for name in PARTS):
         return {name: own[name] for name in PARTS}
 
@@ -108,22 +107,14 @@ def as_dataset(found: Gathered, rows: dict[str, torch.Tensor]) -> Dataset:
     """Return the images in their splits; every split and, in train, every class needs one."""
     splits = {name: found.images.select(rows[name]) for name in PARTS}
     dataset = Dataset(name_of(found.report.folder), found.class_names, **splits)
-    _check_splits(dataset)
-    return dataset
-
-
-def _check_splits(dataset: Dataset) -> None:
-    for name, split in dataset.splits.items():
-        if len(split) == 0:
-            raise SemmixError(
-                f"no images are left for the {name} split",
-                f"{sum(map(len, dataset.splits.values()))} images",
-                "add images (copies of one count as one), or divide them into train, val and test folders yourself",
-            )
+    fix = "add images (copies of one count as one), or divide them into train, val and test folders yourself"
+    seen = f"{sum(map(len, splits.values()))} images"
+    for name, split in splits.items():
+        require(len(split), f"no images are left for the {name} split", seen, fix)
     counts = dataset.train.class_counts(dataset.num_classes)
     missing = [name for name, n in zip(dataset.class_names, counts, strict=True) if n == 0]
-    if missing:
-        raise SemmixError("classes without a training image", some_of(missing), "add images or remove them")
+    require(not missing, "classes without a training image", some_of(missing), "add images or remove them")
+    return dataset
 
 
 def read_folder(folder: Path, strict: bool = False) -> tuple[Parts, FolderReport]:
@@ -145,12 +136,9 @@ def gather(folder: Path, size: int | None = None, strict: bool = False, max_byte
             first_height, first_width = pixels[0].shape[:2]
             first = f"{files[0].path.name} is {first_width} x {first_height}"
             raise sizes_differ(harmless(f"{first}, {file.path.name} is {width} x {height}"))
-        if len(pixels) * image.nbytes > max_bytes:
-            raise SemmixError(
-                f"the images take more than {_show_bytes(max_bytes)} of memory",
-                f"{width} x {height} pixels each",
-                "give a smaller size",
-            )
+        what = f"the images take more than {_show_bytes(max_bytes)} of memory"
+        fits = len(pixels) * image.nbytes <= max_bytes
+        require(fits, what, f"{width} x {height} pixels each", "give a smaller size")
         files.append(file)
         pixels.append(image)
     if strict and report.skipped:

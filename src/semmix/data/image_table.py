@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.files import delimiter_of
 from semmix.data.decoding import SUFFIXES
 
@@ -37,20 +37,16 @@ class TableRow:
 
 def read_table(table: Path) -> list[TableRow]:
     """Return the rows of a .csv, .tsv or .jsonl file."""
-    try:
+    with explaining(f"cannot read {table}", "check the path; UTF-8 is read", OSError, UnicodeDecodeError):
         text = table.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SemmixError(f"cannot read {table}", error, "check the path; UTF-8 is read") from error
     is_json = table.suffix.lower() == ".jsonl"
     records = list((_json_records if is_json else _csv_records)(table, text))
-    if not records:
-        raise SemmixError(f"{table} has no rows", "0 rows", "give every image a path and a label")
+    require(records, f"{table} has no rows", "0 rows", "give every image a path and a label")
     columns = _find_columns(table, records[0][1])
     rows = [_row(table, line, record, columns) for line, record in records]
     parts = {row.part for row in rows}
-    if "" in parts and len(parts) > 1:
-        fix = "name a part in every row or in none"
-        raise SemmixError(f"some rows of {table} have no split", sorted(parts), fix)
+    fix = "name a part in every row or in none"
+    require("" not in parts or len(parts) == 1, f"some rows of {table} have no split", sorted(parts), fix)
     return rows
 
 
@@ -58,14 +54,10 @@ def _json_records(table: Path, text: str) -> Iterator[tuple[int, dict[str, str]]
     for line, content in enumerate(text.split("\n"), 1):  # labels may hold other line ends
         if not content.strip():
             continue
-        try:
+        with explaining(f"{table} line {line} is not JSON", "every line must be one JSON object", ValueError):
             record: Any = json.loads(content)
-        except ValueError as error:
-            fix = "every line must be one JSON object"
-            raise SemmixError(f"{table} line {line} is not JSON", error, fix) from error
-        if not isinstance(record, dict):
-            fix = 'write lines such as {"path": "cat/1.jpg", "label": "cat"}'
-            raise SemmixError(f"{table} line {line} is not an object", content[:80], fix)
+        fix = 'write lines such as {"path": "cat/1.jpg", "label": "cat"}'
+        require(isinstance(record, dict), f"{table} line {line} is not an object", content[:80], fix)
         yield line, {key: "" if v is None else str(v) for key, v in record.items()}
 
 
@@ -108,8 +100,8 @@ def _find_columns(table: Path, first: dict[str, str]) -> dict[str, str | None]:
         for meaning, names in COLUMNS.items()
     }
     for meaning in ("path", "label"):
+        seen = f"columns {', '.join(first)}" if first else "no columns"
         if columns[meaning] is None:
-            seen = f"columns {', '.join(first)}" if first else "no columns"
             fix = f"name one of them {' or '.join(COLUMNS[meaning].split()[:3])}"
             raise SemmixError(f"{table} has no column for the {meaning}", seen, fix)
     return columns
@@ -119,15 +111,11 @@ def _row(table: Path, line: int, record: dict[str, str], columns: dict[str, str 
     names = (columns[meaning] for meaning in ("path", "label", "split"))
     path, label, part = ("" if name is None else record.get(name, "") for name in names)
     label, part = label.strip(), part.strip()  # "cat " is no class of its own
-    if not path or not label:
-        fix = "every row needs a path and a label"
-        raise SemmixError(f"{table} line {line} is incomplete", record, fix)
-    try:
+    where = f"{table} line {line}"
+    require(path and label, f"{where} is incomplete", record, "every row needs a path and a label")
+    fix = "write whole characters: a \\ud... escape needs its second half"
+    with explaining(f"{where} holds half a character", fix, UnicodeEncodeError):
         os.fsencode(path + label)
-    except UnicodeEncodeError as error:
-        fix = "write whole characters: a \\ud... escape needs its second half"
-        raise SemmixError(f"{table} line {line} holds half a character", error, fix) from error
-    if part and part.lower() not in PART_NAMES:
-        fix = "use train, val and test"
-        raise SemmixError(f"{table} line {line} names an unknown split", repr(part), fix)
+    is_known = not part or part.lower() in PART_NAMES
+    require(is_known, f"{where} names an unknown split", repr(part), "use train, val and test")
     return TableRow(path, label, PART_NAMES.get(part.lower(), ""))

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from semmix.core.artifact import Artifact, begin_artifact, open_artifact
-from semmix.core.errors import SemmixError
+from semmix.core.errors import explaining, require
 from semmix.core.files import write_tensors
 from semmix.data.dataset import Parts, Split
 
@@ -46,12 +46,8 @@ def save_parts(name: str, parts: Parts, source: str, root: Path) -> Artifact:
 def load_parts(name: str, root: Path) -> Parts:
     """Return an imported data set, after comparing its digests with the manifest's."""
     folder = root / name
-    if not is_stored(name, root):
-        raise SemmixError(
-            f"{name} is not in the data folder",
-            root,
-            f"run `semmix data get {name}`, or `semmix data import {name} SOURCE`",
-        )
+    fix = f"run `semmix data get {name}`, or `semmix data import {name} SOURCE`"
+    require(is_stored(name, root), f"{name} is not in the data folder", root, fix)
     manifest = open_artifact(folder, MANIFEST, KIND).manifest
     splits = {part: _load_part(folder, part, entry) for part, entry in manifest["parts"].items()}
     return Parts(splits, tuple(manifest["class_names"]))
@@ -60,12 +56,9 @@ def load_parts(name: str, root: Path) -> Parts:
 def _load_part(folder: Path, part: str, entry: dict[str, Any]) -> Split:
     path = folder / f"{part}.safetensors"
     fix = f"delete {folder} and import the data set again"
-    try:
+    with explaining(f"{path} cannot be read", fix, OSError, KeyError, SafetensorError):
         tensors = load_file(path)
         split = Split(tensors["images"], tensors["labels"])
-    except (OSError, KeyError, SafetensorError) as error:
-        raise SemmixError(f"{path} cannot be read", error, fix) from error
-    if split.digest != entry["digest"]:
-        seen = f"digest {split.digest[:16]}, not {entry['digest'][:16]}"
-        raise SemmixError(f"{path} is damaged", seen, fix)
+    seen = f"digest {split.digest[:16]}, not {entry['digest'][:16]}"
+    require(split.digest == entry["digest"], f"{path} is damaged", seen, fix)
     return split

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.data import readers
 from semmix.data.dataset import Parts, Split
 from semmix.data.tree import open_tree
@@ -59,9 +59,8 @@ CATALOG = _read_catalog()
 
 def find_entry(name: str) -> Entry:
     """Return the known data set called `name`."""
-    if name == "digits":
-        fix = "use them as they are: semmix fit digits"
-        raise SemmixError("digits need no import", "they come with scikit-learn", fix)
+    fix = "use them as they are: semmix fit digits"
+    require(name != "digits", "digits need no import", "they come with scikit-learn", fix)
     if name not in CATALOG:
         raise unknown_name("data set", name, CATALOG)
     return CATALOG[name]
@@ -82,13 +81,9 @@ def verify_parts(entry: Entry, parts: Parts, source: Path) -> Parts:
     A part in its official order keeps it; any other is sorted by content, so that every source
     leads to the same order.
     """
-    if entry.class_names and parts.class_names not in ((), entry.class_names):
-        seen = ", ".join(parts.class_names[:5])
-        raise SemmixError(
-            f"the classes of {source} are not those of {entry.title}",
-            seen,
-            f"expected {', '.join(entry.class_names[:5])}, ...",
-        )
+    alike = not entry.class_names or parts.class_names in ((), entry.class_names)
+    seen, fix = ", ".join(parts.class_names[:5]), f"expected {', '.join(entry.class_names[:5])}, ..."
+    require(alike, f"the classes of {source} are not those of {entry.title}", seen, fix)
     splits = {part: _verify_part(entry, part, parts.splits.get(part), source) for part in entry.num_images}
     return Parts(splits, entry.class_names or parts.class_names)
 
@@ -97,19 +92,14 @@ def _verify_part(entry: Entry, part: str, split: Split | None, source: Path) -> 
     expected = f"{entry.num_images[part]} of {entry.image_shape}"
     seen = "none" if split is None else f"{len(split)} of {tuple(split.images.shape[1:])}"
     if split is None or seen != expected:
-        raise SemmixError(
-            f"{source} does not hold the {part} images of {entry.title}",
-            seen,
-            f"{expected} are expected; get the data set again",
-        )
+        fix = f"{expected} are expected; get the data set again"
+        raise SemmixError(f"{source} does not hold the {part} images of {entry.title}", seen, fix)
     if part not in entry.order_free_digests:
         return split
-    if split.order_free_digest != entry.order_free_digests[part]:
-        raise SemmixError(
-            f"the {part} images of {source} are not those of {entry.title}",
-            f"digest {split.order_free_digest[:16]}",
-            f"{entry.order_free_digests[part][:16]} is expected: pixels or labels differ; get the data set again",
-        )
+    promised, seen = entry.order_free_digests[part], split.order_free_digest
+    what = f"the {part} images of {source} are not those of {entry.title}"
+    fix = f"{promised[:16]} is expected: pixels or labels differ; get the data set again"
+    require(seen == promised, what, f"digest {seen[:16]}", fix)
     if split.digest == entry.official_digests.get(part):
         return split
     by_content = sorted(range(len(split)), key=split.image_digests.__getitem__)

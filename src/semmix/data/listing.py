@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.files import printable
 from semmix.data.decoding import SUFFIXES
 from semmix.data.folder_report import FolderReport, Problem
@@ -51,9 +51,8 @@ def list_files(report: FolderReport) -> list[ImageFile]:
             ImageFile(row.part, printable(row.label), table.parent / row.path, printable(row.path))
             for row in read_table(table)
         ]
-    if not report.folder.is_dir():
-        fix = "check the path; a folder of class folders, or a .csv or .jsonl file, is wanted"
-        raise SemmixError("no such folder", report.folder, fix)
+    fix = "check the path; a folder of class folders, or a .csv or .jsonl file, is wanted"
+    require(report.folder.is_dir(), "no such folder", report.folder, fix)
     return list(_found_in_folder(report))
 
 
@@ -126,10 +125,10 @@ def _part_folders(report: FolderReport) -> list[tuple[str, Path]]:
     parts = [(part, folder) for name in PARTS for part, folder in named if part == name]
     # A class may be called "train" (ships, trains, ...): a part holds folders, a class holds files.
     if not any(part == "train" and _subfolders(report, base) for part, base in parts):
-        if len(folders) == len(parts) > 1:  # they cannot be the classes
-            fix = "give train/CLASS/, val/CLASS/ and test/CLASS/ folders, or one folder for each class"
-            seen = ", ".join(folder.name for folder in folders)
-            raise SemmixError("no train part with class folders in it", seen, fix)
+        only_parts = len(folders) == len(parts) > 1  # they cannot be the classes
+        fix = "give train/CLASS/, val/CLASS/ and test/CLASS/ folders, or one folder for each class"
+        seen = ", ".join(folder.name for folder in folders)
+        require(not only_parts, "no train part with class folders in it", seen, fix)
         return [("", report.folder)]
     return parts
 

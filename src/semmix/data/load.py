@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from semmix.core.artifact import open_artifact
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.core.progress import say
 from semmix.data.dataset import Dataset, Split
 from semmix.data.image_folder import load_folder
@@ -67,8 +67,7 @@ def load_dataset(
     """
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
-    if size is not None and size < 1:
-        raise SemmixError("size must be at least 1", size, "32 or 64 are usual")
+    require(size is None or size >= 1, "size must be at least 1", size, "32 or 64 are usual")
     if name == "digits":
         dataset = _load_digits(seed, train_size)
         train_size = None  # done: what digits does not train on, it tests on
@@ -95,9 +94,8 @@ def _load_digits(seed: int, train_size: int | None) -> Dataset:
     images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     every = Split(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
     num_train = NUM_DIGITS if train_size is None else train_size
-    if not 0 < num_train < len(every) - NUM_DIGITS:
-        fix = f"choose 1 to {len(every) - NUM_DIGITS - 1}"
-        raise SemmixError("train_size does not fit the digits", train_size, fix)
+    most = len(every) - NUM_DIGITS - 1
+    require(0 < num_train <= most, "train_size does not fit the digits", train_size, f"choose 1 to {most}")
     parts = stratified_order(every, seed).tensor_split([NUM_DIGITS, NUM_DIGITS + num_train])
     val, train, test = map(every.select, parts)
     return Dataset("digits", tuple(map(str, range(10))), train, val, test)
@@ -116,10 +114,9 @@ def _load_stored(entry: Entry, root: Path, protocol: str, seed: int) -> Dataset:
 def _load_kept(folder: Path, protocol: str, seed: int) -> Dataset:
     """Return what `semmix fit` made of a folder of images: its splits are decided."""
     source = open_artifact(folder, MANIFEST, KIND).manifest["source"]
-    if (protocol, seed) != ("code", 0):
-        seen = f"protocol {protocol}, split seed {seed}"
-        fix = f"leave both out, or name the folder of {source}, which can be split anew"
-        raise SemmixError(f"the splits in {folder} are decided", seen, fix)
+    seen = f"protocol {protocol}, split seed {seed}"
+    fix = f"leave both out, or name the folder of {source}, which can be split anew"
+    require((protocol, seed) == ("code", 0), f"the splits in {folder} are decided", seen, fix)
     parts = load_parts(folder.name, folder.parent)
     return Dataset(source, parts.class_names, **parts.splits)
 

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import torch
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 from semmix.core.progress import progress
 from semmix.data.dataset import Parts, Split
 from semmix.data.decoding import BadImageError, decode_picture
@@ -93,8 +93,7 @@ def _array(tree: Tree, name: str) -> np.ndarray:
 
 def read_image_folder(tree: Tree) -> Parts:
     """Return a data set from train/CLASS/*.png and test/CLASS/*.png."""
-    if not tree.path.is_dir():
-        raise SemmixError("an image folder must be unpacked", tree.path, "unpack it first")
+    require(tree.path.is_dir(), "an image folder must be unpacked", tree.path, "unpack it first")
     parts, _ = read_folder(tree.path, strict=True)
     return parts
 
@@ -125,12 +124,8 @@ def _idx(tree: Tree, name: str) -> np.ndarray:
 def read_tiny_imagenet(tree: Tree) -> Parts:
     """Return Tiny-ImageNet: `train/WNID/images`, and its official val part as test."""
     found = [match for match in map(TINY_TRAIN.search, sorted(tree.names)) if match]
-    if not found:
-        raise SemmixError(
-            "the training part of Tiny-ImageNet is missing",
-            tree.path,
-            "import the whole data set, or its val part alone as tiny-imagenet-val",
-        )
+    fix = "import the whole data set, or its val part alone as tiny-imagenet-val"
+    require(found, "the training part of Tiny-ImageNet is missing", tree.path, fix)
     labels = _labels(tree, [match["wnid"] for match in found])
     train = to_split(_jpegs(tree, [match.string for match in found], "train"), labels)
     val = read_tiny_imagenet_val(tree)
@@ -192,9 +187,8 @@ def _jpegs(tree: Tree, names: list[str], title: str) -> np.ndarray:
 
 def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
     """Return a split of uint8 images, [N, H, W], [N, H, W, C] or [N, C, H, W], and labels."""
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        seen = f"{images.dtype} {list(images.shape)}"
-        raise SemmixError("images must be uint8 [N, H, W, C]", seen, "convert them first")
+    fits, seen = images.dtype == np.uint8 and images.ndim in (3, 4), f"{images.dtype} {list(images.shape)}"
+    require(fits, "images must be uint8 [N, H, W, C]", seen, "convert them first")
     if images.ndim == 3:
         images = images[:, None]
     elif images.shape[3] in (1, 3):
@@ -205,9 +199,7 @@ def to_split(images: np.ndarray, labels: np.ndarray) -> Split:
     is_whole = flat.dtype.kind in "biu"
     if flat.dtype.kind == "f":  # floats may stand for whole numbers
         is_whole = np.isfinite(flat).all() and (flat % 1 == 0).all()
-    if not is_whole:
-        fix = "number the classes from 0"
-        raise SemmixError("labels must be whole numbers", f"{flat.dtype} {flat[:3]}", fix)
+    require(is_whole, "labels must be whole numbers", f"{flat.dtype} {flat[:3]}", "number the classes from 0")
     ready = np.require(images, requirements=["C", "W"])  # copies only what torch cannot take
     return Split(torch.from_numpy(ready), torch.from_numpy(flat.astype(np.int64)))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.seeds import fold_seed
 from semmix.data.dataset import Split
 
@@ -88,15 +88,14 @@ def hold_out(
 
 def take(split: Split, size: int, seed: int) -> Split:
     """Return `size` images of the split, the classes in their proportions."""
-    if not 0 < size <= len(split):
-        raise SemmixError("train_size does not fit the training split", size, f"choose 1 to {len(split)}")
+    fits = 0 < size <= len(split)
+    require(fits, "train_size does not fit the training split", size, f"choose 1 to {len(split)}")
     return split.select(stratified_order(split, seed, "train_size")[:size])
 
 
 def long_tail_counts(num_max: int, num_classes: int, imbalance: float) -> list[int]:
     """Return n_k = floor(n_max * imbalance^(-k / (K - 1))), the sizes of an exponential tail."""
-    if not imbalance >= 1:
-        raise SemmixError("imbalance must be at least 1", imbalance, "10 or 100 are usual")
+    require(imbalance >= 1, "imbalance must be at least 1", imbalance, "10 or 100 are usual")
     last = max(num_classes - 1, 1)
     sizes = [num_max * (1 / imbalance) ** (k / last) for k in range(num_classes)]
     return [int(round(size, 9)) for size in sizes]  # 49 / 49 is 0.9999999999999999 here
@@ -110,12 +109,8 @@ def long_tail(split: Split, num_classes: int, imbalance: float, seed: int) -> Sp
     """
     num_max = min(split.class_counts(num_classes))
     counts = long_tail_counts(num_max, num_classes, imbalance)
-    if counts[-1] == 0:
-        raise SemmixError(
-            f"imbalance leaves class {num_classes - 1} without an image",
-            f"{imbalance:g} for classes of {num_max} images",
-            f"choose at most {num_max}",
-        )
+    what = f"imbalance leaves class {num_classes - 1} without an image"
+    require(counts[-1], what, f"{imbalance:g} for classes of {num_max} images", f"choose at most {num_max}")
     order = seeded_order(split, seed, "long tail")
     labels = split.labels[order]
     kept = [order[labels == k][:count] for k, count in enumerate(counts)]

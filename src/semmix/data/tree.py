@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, explaining, require
 
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 
@@ -43,13 +43,9 @@ class Tree:
 @contextmanager
 def open_tree(path: Path) -> Iterator[Tree]:
     """Open a folder or an archive for reading."""
-    if not path.exists():
-        raise SemmixError("no such file or folder", path, "check the path")
-    try:
-        with contextlib.ExitStack() as stack:
-            yield _open(path, stack)
-    except DAMAGE as error:
-        raise SemmixError(f"cannot read {path}", error, "get the file again") from error
+    require(path.exists(), "no such file or folder", path, "check the path")
+    with explaining(f"cannot read {path}", "get the file again", *DAMAGE), contextlib.ExitStack() as stack:
+        yield _open(path, stack)
 
 
 def _open(path: Path, stack: contextlib.ExitStack) -> Tree:
@@ -66,24 +62,11 @@ def _open(path: Path, stack: contextlib.ExitStack) -> Tree:
 
 
 def _open_zip(path: Path, stack: contextlib.ExitStack) -> Tree:
-    with _refusals(path):
-        archive = stack.enter_context(zipfile.ZipFile(path))
-
-    def read(name: str) -> bytes:
-        with _refusals(path):
-            return archive.read(name)
-
-    return Tree(path, archive.namelist(), read)
-
-
-@contextmanager
-def _refusals(path: Path) -> Iterator[None]:
-    """Answer what `zipfile` cannot do: passwords, other methods of packing, odd names."""
-    try:
-        yield
-    except (RuntimeError, UnicodeDecodeError) as error:  # also NotImplementedError
-        fix = "unpack it with the program that packed it, and import the folder"
-        raise SemmixError(f"cannot read {path}", error, fix) from error
+    # what `zipfile` cannot do: passwords, other methods of packing (NotImplementedError), odd names
+    fix = "unpack it with the program that packed it, and import the folder"
+    explained = explaining(f"cannot read {path}", fix, RuntimeError, UnicodeDecodeError)
+    archive = explained(lambda: stack.enter_context(zipfile.ZipFile(path)))()
+    return Tree(path, archive.namelist(), explained(archive.read))
 
 
 def _open_tar(path: Path, archive: tarfile.TarFile) -> Tree:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.zoo import find_zoo, is_zoo_name
 
 
@@ -72,13 +72,18 @@ def load_generator(spec: str | Path, device: str = "auto") -> Generator:
             diffusers library are `diffusers:FOLDER`, `dit:FOLDER` and `sd:FOLDER` (docs/adapters.md).
         device: Where it computes, such as `cpu` or `cuda:0`; `auto` takes a GPU if there is one.
 
+    Returns:
+        A `Generator`: its `denoise` is what `mix` and `semmix generator sample` draw with.
+
     Raises:
         SemmixError: If there is no such generator, if it is not finished, or if its weights were changed.
 
     Example:
         >>> generator = load_generator("zoo:cifar10", device="cpu")
-        >>> generator.image_shape, generator.num_classes
-        ((3, 32, 32), 10)
+        >>> generator
+        Generator('cifar10': 3 x 32 x 32, 10 classes, SongUNet on cpu)
+        >>> generator.denoise(torch.zeros(1, 3, 32, 32), torch.ones(1), torch.eye(10)[:1]).shape
+        torch.Size([1, 3, 32, 32])
     """
     from semmix.diffusion.adapters_diffusers import load_adapter
     from semmix.diffusion.stored import load_stored
@@ -88,10 +93,15 @@ def load_generator(spec: str | Path, device: str = "auto") -> Generator:
     return load_stored(find_folder(spec), pick_device(device))
 
 
+def describe_generator(generator: Generator, network: str) -> str:
+    """Return how a generator prints: name, shape, classes, network and device."""
+    shape = " x ".join(map(str, generator.image_shape))
+    what = f"{shape}, {generator.num_classes} classes, {network} on {generator.device}"
+    return f"Generator({generator.name!r}: {what})"
+
+
 def find_folder(spec: str | Path) -> Path:
     """Return the folder that a path or `zoo:NAME` means."""
     folder = find_zoo(str(spec)) if is_zoo_name(spec) else Path(spec)
-    if not folder.is_dir():
-        fix = "give a folder that holds generator.json, or zoo:NAME"
-        raise SemmixError("no generator here", folder, fix)
+    require(folder.is_dir(), "no generator here", folder, "give a folder that holds generator.json, or zoo:NAME")
     return folder

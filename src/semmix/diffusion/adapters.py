@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
+from semmix.diffusion import describe_generator
 
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 SMALLEST_ALPHA = 2.0**-24  # schedules that end in pure noise have 0, an infinite sigma
@@ -22,11 +23,11 @@ DECODE_BATCH = 16  # images a VAE decodes at once: it needs far more memory than
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """What the files of a foreign model do not tell; `semmix.json` in its folder."""
+    """What the files of a model of others do not tell; `semmix.json` in its folder."""
 
     prompts: tuple[str, ...] = ()  # Stable Diffusion's prompt for each class
     mixing: Literal["conditions", "outputs"] = "conditions"
-    """Mix what the network is told (embeddings), or what it answers (one evaluation per class)."""
+    """Mix what the network is told (embeddings), or what it returns (one evaluation per class)."""
     guidance: float = 1.0  # classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off
     num_classes: int | None = None  # rows of the label table that are classes; a row beyond them means no class
     trained_on: str | None = None  # digest of the split the model learned from, where known
@@ -34,16 +35,15 @@ class AdapterConfig:
     def __post_init__(self) -> None:
         if self.mixing not in ("conditions", "outputs"):
             raise unknown_name("mixing", self.mixing, ("conditions", "outputs"))
-        if not isinstance(self.guidance, int | float) or not self.guidance >= 0:
-            fix = "write a number; 1 is no guidance"
-            raise SemmixError("guidance must not be negative", repr(self.guidance), fix)
+        usable = isinstance(self.guidance, int | float) and self.guidance >= 0
+        require(usable, "guidance must not be negative", repr(self.guidance), "write a number; 1 is no guidance")
 
     @classmethod
     def from_json(cls, value: Any) -> AdapterConfig:
         """Return the configuration in the JSON object `value`."""
-        if not isinstance(value, dict) or not isinstance(value.get("prompts", []), list):
-            fix = 'write an object, with a list of prompts: {"prompts": ["a cat", "a dog"]}'
-            raise SemmixError("adapter settings have another form", value, fix)
+        fix = 'write an object, with a list of prompts: {"prompts": ["a cat", "a dog"]}'
+        is_object = isinstance(value, dict) and isinstance(value.get("prompts", []), list)
+        require(is_object, "adapter settings have another form", value, fix)
         known = {field.name for field in fields(cls)}
         if unknown := set(value) - known:
             raise unknown_name("adapter setting", min(unknown), known)
@@ -72,7 +72,7 @@ class DiscreteTimes(nn.Module):
         return above - 1 + ((level - lower) / (upper - lower)).clamp(0, 1)
 
     def denoise(self, network: nn.Module, x: Tensor, sigma: Tensor, row_weights: Tensor) -> Tensor:
-        """Return the clean images [N, C, H, W] that the network's answer amounts to.
+        """Return the clean images [N, C, H, W] that the network's output amounts to.
 
         A level above the model's own is scaled down to it: there x is all but pure noise.
         """
@@ -89,7 +89,7 @@ class DiscreteTimes(nn.Module):
         return raw
 
 
-@dataclass
+@dataclass(repr=False)
 class DiscreteGenerator:
     """A discrete-time network as a `Generator`.
 
@@ -107,9 +107,12 @@ class DiscreteGenerator:
     config: AdapterConfig
 
     def __post_init__(self) -> None:
-        if self.config.guidance != 1 and self.num_rows == self.num_classes:
-            fix = "leave guidance at 1, or set num_classes if the last row means no class"
-            raise SemmixError("guidance needs a row for no class", self.name, fix)
+        fix = "leave guidance at 1, or set num_classes if the last row means no class"
+        can = self.config.guidance == 1 or self.num_rows > self.num_classes
+        require(can, "guidance needs a row for no class", self.name, fix)
+
+    def __repr__(self) -> str:
+        return describe_generator(self, type(self.network).__name__)
 
     @property
     def trained_on(self) -> str | None:
@@ -151,7 +154,7 @@ class DiscreteGenerator:
         return mixed
 
 
-@dataclass
+@dataclass(repr=False)
 class LatentGenerator(DiscreteGenerator):
     """A discrete-time network whose images are the latents of a VAE."""
 

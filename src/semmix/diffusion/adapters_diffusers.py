@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import explaining, require, unknown_name
+from semmix.core.extras import install_command
 from semmix.core.files import digest, digest_file, read_json
 from semmix.diffusion.adapters import AdapterConfig, DiscreteGenerator, DiscreteTimes, LatentGenerator, MixedEmbedding
 
@@ -37,18 +38,22 @@ def load_adapter(spec: str, device: torch.device, **settings: Any) -> DiscreteGe
     kind, _, path = spec.partition(":")
     if kind not in _KINDS:
         raise unknown_name("adapter", kind, _KINDS)
-    _check_installed(kind)
+    missing = [name for name in ("diffusers", "transformers") if find_spec(name) is None]
+    what = f"generators called {kind}:FOLDER need {missing}"
+    require(not missing, what, "not installed", install_command("diffusers"))
     load, parts = _KINDS[kind]
     folder = Path(path)
-    _check_parts(folder, parts)
-    config = replace(_read_settings(folder), **settings)
-    shared = {
-        "name": f"{kind}:{folder.resolve().name}",
-        "times": read_times(folder).to(device),
-        "digest": _digest_parts(folder, parts, config),
-        "config": config,
-    }
-    return load(folder, device, config, shared)
+    missing = [part for part in parts if not (folder / part).is_dir()]
+    fix = "give the folder that save_pretrained of the diffusers pipeline wrote"
+    require(not missing, f"{folder} is no such model", f"no {', '.join(missing)}", fix)
+    stored = folder / SETTINGS
+    config = AdapterConfig.from_json(read_json(stored)) if stored.exists() else AdapterConfig()
+    config = replace(config, **settings)
+    # its settings and every file that is read name the generator
+    paths = sorted(p for part in parts for p in (folder / part).iterdir())
+    files = {str(path.relative_to(folder)): digest_file(path) for path in paths if path.suffix in READ_SUFFIXES}
+    shared = {"name": f"{kind}:{folder.resolve().name}", "times": read_times(folder).to(device), "config": config}
+    return load(folder, device, {**shared, "digest": digest({"settings": asdict(config), "files": files})})
 
 
 class TableUNet(nn.Module):
@@ -103,81 +108,57 @@ def read_times(folder: Path) -> DiscreteTimes:
     from diffusers import DDPMScheduler
 
     settings = read_json(folder / "scheduler" / "scheduler_config.json")
-    if "beta_schedule" not in settings:
-        fix = "only discrete-time schedulers with a beta_schedule can be used"
-        raise SemmixError("this scheduler has no betas", settings.get("_class_name"), fix)
-    names = (
-        "num_train_timesteps",
-        "beta_start",
-        "beta_end",
-        "beta_schedule",
-        "trained_betas",
-        "rescale_betas_zero_snr",
-    )
-    try:
+    fix = "only discrete-time schedulers with a beta_schedule can be used"
+    require("beta_schedule" in settings, "this scheduler has no betas", settings.get("_class_name"), fix)
+    names = ["num_train_timesteps", "beta_start", "beta_end", "beta_schedule"]
+    names += ["trained_betas", "rescale_betas_zero_snr"]
+    fix = "use a scheduler that diffusers' DDPMScheduler knows"
+    with explaining("an unknown beta_schedule", fix, NotImplementedError, seen=settings["beta_schedule"]):
         scheduler = DDPMScheduler(**{name: settings[name] for name in names if name in settings})
-    except NotImplementedError as error:
-        fix = "use a scheduler that diffusers' DDPMScheduler knows"
-        raise SemmixError("an unknown beta_schedule", settings["beta_schedule"], fix) from error
     return DiscreteTimes(scheduler.alphas_cumprod, settings.get("prediction_type", "epsilon"))
 
 
-def _load_unet(folder: Path, device: torch.device, config: AdapterConfig, shared: dict[str, Any]) -> DiscreteGenerator:
+def _load_unet(folder: Path, device: torch.device, shared: dict[str, Any]) -> DiscreteGenerator:
     from diffusers import UNet2DModel
 
     unet = _load_part(UNet2DModel, folder, "unet", device)
-    if unet.config.time_embedding_type != "positional":
-        fix = "only networks with positional embeddings of discrete times can be used"
-        raise SemmixError("unknown time embedding", unet.config.time_embedding_type, fix)
-    if not isinstance(unet.class_embedding, nn.Embedding):
-        fix = "use a UNet2DModel trained with num_class_embeds"
-        raise SemmixError("this network has no label table", folder, fix)
+    kind = unet.config.time_embedding_type
+    fix = "only networks with positional embeddings of discrete times can be used"
+    require(kind == "positional", "unknown time embedding", kind, fix)
+    has_table = isinstance(unet.class_embedding, nn.Embedding)
+    require(has_table, "this network has no label table", folder, "use a UNet2DModel trained with num_class_embeds")
     num_rows = unet.class_embedding.num_embeddings
     return DiscreteGenerator(
         **shared,
         network=TableUNet(unet),
         image_shape=_sample_shape(unet),
-        num_classes=_count_classes(config.num_classes or num_rows, num_rows),
+        num_classes=_count_classes(shared, num_rows, num_rows),
         num_rows=num_rows,
     )
 
 
-def _load_dit(folder: Path, device: torch.device, config: AdapterConfig, shared: dict[str, Any]) -> LatentGenerator:
+def _load_dit(folder: Path, device: torch.device, shared: dict[str, Any]) -> LatentGenerator:
     from diffusers import DiTTransformer2DModel
 
     transformer = _load_part(DiTTransformer2DModel, folder, "transformer", device)
     network = TableDiT(transformer)
-    classes = config.num_classes or transformer.config.num_embeds_ada_norm
-    return _latent_generator(
-        folder,
-        device,
-        {**shared, "network": network, "num_rows": network.num_rows},
-        _count_classes(classes, network.num_rows),
-        _sample_shape(transformer),
-    )
+    num_classes = _count_classes(shared, transformer.config.num_embeds_ada_norm, network.num_rows)
+    parts = {**shared, "network": network, "num_rows": network.num_rows, "num_classes": num_classes}
+    return _latent_generator(folder, device, parts, _sample_shape(transformer))
 
 
-def _load_stable_diffusion(
-    folder: Path, device: torch.device, config: AdapterConfig, shared: dict[str, Any]
-) -> LatentGenerator:
+def _load_stable_diffusion(folder: Path, device: torch.device, shared: dict[str, Any]) -> LatentGenerator:
     from diffusers import UNet2DConditionModel
 
-    if len(config.prompts) < 2:
-        fix = f'write {{"prompts": ["a photo of a cat", ...]}}, one per class, to {folder / SETTINGS}'
-        raise SemmixError("Stable Diffusion needs a prompt for each class", config.prompts, fix)
+    prompts = shared["config"].prompts
+    fix = f'write {{"prompts": ["a photo of a cat", ...]}}, one per class, to {folder / SETTINGS}'
+    require(len(prompts) >= 2, "Stable Diffusion needs a prompt for each class", prompts, fix)
     unet = _load_part(UNet2DConditionModel, folder, "unet", device)
-    if unet.config.addition_embed_type:
-        fix = "use Stable Diffusion 1 or 2; SDXL takes more than one text encoder"
-        raise SemmixError("this network wants more than prompts", folder, fix)
-    prompts = [*config.prompts, ""]  # the empty prompt means no class
-    network = PromptUNet(unet, embed_prompts(folder, prompts, device))
-    return _latent_generator(
-        folder,
-        device,
-        {**shared, "network": network, "num_rows": len(prompts)},
-        len(config.prompts),
-        _sample_shape(unet),
-    )
+    fix = "use Stable Diffusion 1 or 2; SDXL takes more than one text encoder"
+    require(not unet.config.addition_embed_type, "this network wants more than prompts", folder, fix)
+    network = PromptUNet(unet, embed_prompts(folder, [*prompts, ""], device))  # the empty prompt means no class
+    parts = {**shared, "network": network, "num_rows": len(prompts) + 1, "num_classes": len(prompts)}
+    return _latent_generator(folder, device, parts, _sample_shape(unet))
 
 
 @torch.no_grad()
@@ -187,88 +168,50 @@ def embed_prompts(folder: Path, prompts: list[str], device: torch.device) -> Ten
 
     tokenizer = CLIPTokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
     encoder = _load_part(CLIPTextModel, folder, "text_encoder", device)
-    tokens = tokenizer(
-        prompts,
-        padding="max_length",
-        max_length=encoder.config.max_position_embeddings,
-        truncation=True,
-        return_tensors="pt",
-    )
+    length = encoder.config.max_position_embeddings
+    tokens = tokenizer(prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
     return encoder(tokens.input_ids.to(device))[0]
 
 
 def _latent_generator(
-    folder: Path, device: torch.device, parts: dict[str, Any], num_classes: int, latent_shape: tuple[int, int, int]
+    folder: Path, device: torch.device, parts: dict[str, Any], latent_shape: tuple[int, int, int]
 ) -> LatentGenerator:
     from diffusers import AutoencoderKL
 
     vae = _load_part(AutoencoderKL, folder, "vae", device)
     zoom = 2 ** (len(vae.config.block_out_channels) - 1)
     _, height, width = latent_shape
-    return LatentGenerator(
-        **parts,
-        num_classes=num_classes,
-        image_shape=(vae.config.out_channels, height * zoom, width * zoom),
-        latent_shape=latent_shape,
-        vae=vae,
-    )
+    image_shape = (vae.config.out_channels, height * zoom, width * zoom)
+    return LatentGenerator(**parts, image_shape=image_shape, latent_shape=latent_shape, vae=vae)
 
 
 def _load_part(model: Any, folder: Path, part: str, device: torch.device) -> Any:
     """Return one network of the folder in float32, ready to predict."""
-    try:
+    fix = "the folder must hold config.json and weights as safetensors"
+    with explaining(f"cannot read {folder / part}", fix, OSError, ValueError):
         network = model.from_pretrained(folder / part, use_safetensors=True, local_files_only=True)
-    except (OSError, ValueError) as error:
-        fix = "the folder must hold config.json and weights as safetensors"
-        raise SemmixError(f"cannot read {folder / part}", error, fix) from error
     return network.float().to(device).eval().requires_grad_(False)
 
 
 def _sample_shape(network: Any) -> tuple[int, int, int]:
     size = network.config.sample_size
-    if not size:  # networks that fit any size may leave it open
-        fix = 'write the height of its images, or latents, to its config.json: "sample_size": 32'
-        raise SemmixError("this network does not say how large its images are", size, fix)
+    # networks that fit any size may leave it open
+    fix = 'write the height of its images, or latents, to its config.json: "sample_size": 32'
+    require(size, "this network does not say how large its images are", size, fix)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return network.config.in_channels, height, width
 
 
-def _count_classes(num_classes: int, num_rows: int) -> int:
-    if num_classes not in (num_rows, num_rows - 1):
-        seen = f"{num_classes} classes, {num_rows} rows"
-        fix = "num_classes is the number of rows, or one less if the last means no class"
-        raise SemmixError("the label table does not fit the classes", seen, fix)
+def _count_classes(shared: dict[str, Any], default: int, num_rows: int) -> int:
+    num_classes = shared["config"].num_classes or default
+    fix = "num_classes is the number of rows, or one less if the last means no class"
+    fits, seen = num_classes in (num_rows, num_rows - 1), f"{num_classes} classes, {num_rows} rows"
+    require(fits, "the label table does not fit the classes", seen, fix)
     return num_classes
 
 
-def _check_installed(kind: str) -> None:
-    if missing := [name for name in ("diffusers", "transformers") if find_spec(name) is None]:
-        fix = "pip install 'semmix[diffusers]'"
-        raise SemmixError(f"generators called {kind}:FOLDER need {missing}", "not installed", fix)
-
-
-def _check_parts(folder: Path, parts: tuple[str, ...]) -> None:
-    if missing := [part for part in parts if not (folder / part).is_dir()]:
-        fix = "give the folder that save_pretrained of the diffusers pipeline wrote"
-        raise SemmixError(f"{folder} is no such model", f"no {', '.join(missing)}", fix)
-
-
-def _read_settings(folder: Path) -> AdapterConfig:
-    path = folder / SETTINGS
-    return AdapterConfig.from_json(read_json(path)) if path.exists() else AdapterConfig()
-
-
-def _digest_parts(folder: Path, parts: tuple[str, ...], config: AdapterConfig) -> str:
-    """Return what names the generator: its settings and every file that is read."""
-    paths = sorted(p for part in parts for p in (folder / part).iterdir())
-    files = {str(path.relative_to(folder)): digest_file(path) for path in paths if path.suffix in READ_SUFFIXES}
-    return digest({"settings": asdict(config), "files": files})
-
-
-_Loader = Callable[[Path, torch.device, AdapterConfig, dict[str, Any]], DiscreteGenerator]
-
 # kind -> its loader, and the sub-folders it reads
-_KINDS: dict[str, tuple[_Loader, tuple[str, ...]]] = {
+_KINDS: dict[str, tuple[Callable[..., DiscreteGenerator], tuple[str, ...]]] = {
     "diffusers": (_load_unet, ("unet", "scheduler")),
     "dit": (_load_dit, ("transformer", "vae", "scheduler")),
     "sd": (_load_stable_diffusion, ("unet", "vae", "text_encoder", "tokenizer", "scheduler")),

@@ -21,14 +21,13 @@ from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 from semmix.core.files import write_json
 from semmix.core.progress import say
 from semmix.data import Dataset
 from semmix.data.config import DatasetConfig
 from semmix.diffusion import Generator, load_generator
-from semmix.diffusion.class_samples import sample_classes
-from semmix.diffusion.sampling import MixConfig
+from semmix.diffusion.sampling import MixConfig, sample_classes
 from semmix.networks import Classifier
 from semmix.networks.encoders import Encoder, load_encoder
 from semmix.networks.encoders.features import embed_all, embed_split
@@ -65,8 +64,7 @@ def feature_statistics(batches: Iterable[Tensor]) -> FeatureStatistics:
         scatter = scatter + torch.outer(shift, shift) * (num * len(batch) / total)
         mean = mean + shift * (len(batch) / total)
         num = total
-    if num < 2:
-        raise SemmixError("a covariance needs features", f"{num} rows", "pass at least 2")
+    require(num >= 2, "a covariance needs features", f"{num} rows", "pass at least 2")
     return FeatureStatistics(num, mean, scatter / (num - 1))
 
 
@@ -96,9 +94,8 @@ def kernel_distance(
     The kernel is (x·y / D + 1)³.
     """
     smaller = min(len(features1), len(features2))
-    if not 2 <= subset_size <= smaller:
-        seen = f"subset_size={subset_size}, {smaller} features"
-        raise SemmixError("subsets do not fit the features", seen, f"use 2 to {smaller}")
+    seen = f"subset_size={subset_size}, {smaller} features"
+    require(2 <= subset_size <= smaller, "subsets do not fit the features", seen, f"use 2 to {smaller}")
     random = torch.Generator().manual_seed(seed)
 
     def subset(features: Tensor) -> Tensor:
@@ -111,18 +108,14 @@ def kernel_distance(
 
 def _squared_mmd(x: Tensor, y: Tensor) -> Tensor:
     """Return the unbiased squared MMD of equally many rows: pairs of a row with itself are out."""
-    num = len(x)
-    within = sum(_off_diagonal_sum(cubic_kernel(z, z)) for z in (x, y))
+    num, (of_x, of_y) = len(x), (cubic_kernel(z, z) for z in (x, y))
+    within = (of_x.sum() - of_x.trace()) + (of_y.sum() - of_y.trace())
     return within / (num * (num - 1)) - 2 * cubic_kernel(x, y).mean()
 
 
 def cubic_kernel(x: Tensor, y: Tensor) -> Tensor:
     """Return (x·y / D + 1)³ of all rows of `x` with all rows of `y`."""
     return (x @ y.T / x.shape[1] + 1) ** 3
-
-
-def _off_diagonal_sum(matrix: Tensor) -> Tensor:
-    return matrix.sum() - matrix.trace()
 
 
 def nearest_neighbours(queries: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,6 +153,13 @@ class Copying:
     held_out: float  # the same for real images that were not trained on
     near: float  # share of samples as near as the nearest 1 % of held-out images; copies make it large
 
+    def line(self, space: str) -> str:
+        """Return the numbers in words; `space` is that of the distances."""
+        return (
+            f"distance to the nearest training image in {space}: samples {self.samples:.4g}, held-out images "
+            f"{self.held_out:.4g}; {self.near:.1%} of samples are as near as the nearest {NEAR:.0%} of held-out images"
+        )
+
 
 def measure_copying(samples: Tensor, held_out: Tensor, train: Tensor) -> Copying:
     """Return how near samples and held-out images come to training images, all [n, D]."""
@@ -190,7 +190,7 @@ class Score:
     reference: str  # the data set and split compared with
     reference_digest: str  # names its images
     num_reference: int  # images in it
-    frechet: float  # fréchet distance
+    frechet: float  # Fréchet distance
     kernel: float  # kernel distance, mean over subsets
     kernel_std: float  # its standard deviation over subsets
     feature_copying: Copying  # nearness to training images in the extractor's features
@@ -207,21 +207,13 @@ class Score:
         lines = [
             f"Fréchet distance {self.frechet:.4g} ({given})",
             f"kernel distance {self.kernel:.3g} ± {self.kernel_std:.2g} ({given})",
-            _copying_line("features", self.feature_copying, f"{features}, {count}"),
-            _copying_line("pixels", self.pixel_copying, count),
+            f"{self.feature_copying.line('features')} ({features}, {count})",
+            f"{self.pixel_copying.line('pixels')} ({count})",
         ]
         if self.recognised is not None:
             real = f"held-out real images {self.recognised_real:.1%}"
             lines.append(f"recognised as their class {self.recognised:.1%}, {real} ({count})")
         return lines
-
-
-def _copying_line(space: str, copying: Copying, given: str) -> str:
-    return (
-        f"distance to the nearest training image in {space}: samples {copying.samples:.4g}, "
-        f"held-out images {copying.held_out:.4g}; {copying.near:.1%} of samples are as near "
-        f"as the nearest {NEAR:.0%} of held-out images ({given})"
-    )
 
 
 def score_generator(
@@ -239,31 +231,37 @@ def score_generator(
     """Return the score of class samples drawn from `generator`.
 
     Args:
-        generator: trained on `data.train`.
-        data: real images; `val` stands for those the generator has not seen.
-        encoder: extractor of the features.
-        num_samples: rounded up to equally many of each class.
-        sampler: how they are drawn.
-        reference: split of `data` whose features are compared.
-        classifier: trained on real images; measures how often class samples are recognised.
-        seed: of the samples' noise.
-        few: allow fewer than 2,048 images, whose distances say little.
+        generator: Trained on `data.train`.
+        data: Real images; `val` stands for those the generator has not seen.
+        encoder: Extractor of the features.
+        num_samples: Rounded up to equally many of each class.
+        sampler: How they are drawn.
+        reference: Split of `data` whose features are compared.
+        classifier: Trained on real images; measures how often class samples are recognised.
+        seed: Of the samples' noise.
+        few: Allow fewer than 2,048 images, whose distances say little.
     """
     split = data.splits[reference]
-    _check_match(generator, data)
-    _check_enough(min(num_samples, len(split)), few)
-    _check_classifier(classifier, data)
+    _check_match(generator, data, classifier)
+    enough, fix = min(num_samples, len(split)), f"use {MIN_SAMPLES} or more samples and reference images, or say --few"
+    require(enough >= MIN_SAMPLES or few, "too few images for a distance that compares", enough, fix)
     # Real images first: what cannot read them fails before the samples, which may take hours.
     train, val = (embed_split(encoder, x, "features") for x in (data.train, data.val))
     other = train if reference == "train" else embed_split(encoder, split, "features")
-    recognised_real = _recognition(classifier, data.val.images, data.val.labels)
+    recognised = recognised_real = None
+    if classifier is not None:
+        recognised_real = recognition_rate(classifier, data.val.images, data.val.labels)
     per_class = math.ceil(num_samples / generator.num_classes)
     images = sample_classes(generator, per_class, sampler, seed).flatten(0, 1)
     labels = torch.arange(generator.num_classes).repeat_interleave(per_class)
+    if classifier is not None:
+        recognised = recognition_rate(classifier, images, labels)
     features = embed_all(encoder, images, "features of samples")
-    subset_size = _subset_size(min(len(features), len(other)))
+    # subsets of more than half of the features would be much alike
+    subset_size = max(2, min(SUBSET_SIZE, min(len(features), len(other)) // 2))
+    one, two = (feature_statistics(x.split(CHUNK)) for x in (features, other))
     kernel, kernel_std = kernel_distance(features, other, subset_size=subset_size)
-    pixels = (_pixels(x) for x in (images, data.val.images, data.train.images))
+    pixels = (x.flatten(1).float() / 255 for x in (images, data.val.images, data.train.images))
     return Score(
         generator=generator.name,
         generator_digest=generator.digest,
@@ -275,12 +273,12 @@ def score_generator(
         reference=f"{data.name} {reference}",
         reference_digest=split.digest,
         num_reference=len(split),
-        frechet=_frechet_of(features, other),
+        frechet=frechet_distance(one.mean, one.covariance, two.mean, two.covariance),
         kernel=kernel,
         kernel_std=kernel_std,
         feature_copying=measure_copying(features, val, train),
         pixel_copying=measure_copying(*pixels),
-        recognised=_recognition(classifier, images, labels),
+        recognised=recognised,
         recognised_real=recognised_real,
     )
 
@@ -317,7 +315,12 @@ def score_command(command: GeneratorScore) -> None:
     """Draw samples, measure them, print the numbers."""
     device = pick_device(command.device)
     data = command.data.load()
-    _check_runs(command, data)
+    # runs trained on other images, of which networks may make wrong numbers in silence, are refused
+    kind, _, run = command.extractor.partition(":")
+    if kind == "classifier":
+        check_takes(run, data.image_shape)
+    if command.classifier:
+        check_takes(command.classifier, data.image_shape, data.num_classes)
     classifier = load_classifier(command.classifier)[0].to(device) if command.classifier else None
     score = score_generator(
         load_generator(command.generator, command.device),
@@ -336,60 +339,20 @@ def score_command(command: GeneratorScore) -> None:
         write_json(command.out, asdict(score))
 
 
-def _frechet_of(features1: Tensor, features2: Tensor) -> float:
-    first, second = (feature_statistics(x.split(CHUNK)) for x in (features1, features2))
-    return frechet_distance(first.mean, first.covariance, second.mean, second.covariance)
-
-
-def _recognition(network: Classifier | None, images: Tensor, labels: Tensor) -> float | None:
-    return None if network is None else recognition_rate(network, images, labels)
-
-
-def _pixels(images: Tensor) -> Tensor:
-    return images.flatten(1).float() / 255
-
-
 def _spread(rows: Tensor, num: int) -> Tensor:
     """Return at most `num` rows, evenly spread, so that every class has its share."""
     return rows[torch.linspace(0, len(rows) - 1, min(num, len(rows))).long()]
 
 
-def _check_match(generator: Generator, data: Dataset) -> None:
-    if (generator.image_shape, generator.num_classes) != (data.image_shape, data.num_classes):
-        seen = f"{generator.image_shape} and {generator.num_classes} classes in the generator, "
-        seen += f"{data.image_shape} and {data.num_classes} in {data.name}"
-        raise SemmixError("generator and data differ", seen, "score it on what it learned from")
-    if generator.trained_on not in (None, data.train.digest):
-        fix = "choose the data set and split it was trained with: copies are sought in that split"
-        raise SemmixError("the generator learned from another split", generator.trained_on, fix)
-
-
-def _check_runs(command: GeneratorScore, data: Dataset) -> None:
-    """Refuse runs trained on other images, of which networks may make wrong numbers in silence."""
-    kind, _, run = command.extractor.partition(":")
-    if kind == "classifier":
-        check_takes(run, data.image_shape)
-    if command.classifier:
-        check_takes(command.classifier, data.image_shape, data.num_classes)
-
-
-def _check_classifier(network: Classifier | None, data: Dataset) -> None:
-    if network is not None and network.num_classes != data.num_classes:
-        seen = f"it knows {network.num_classes}, {data.name} has {data.num_classes}"
-        fix = "pass one trained on these classes"
-        raise SemmixError("the classifier has other classes", seen, fix)
-
-
-def _subset_size(num: int) -> int:
-    """Return the size of subsets of `num` features: no more than half, or all are much alike.
-
-    >>> _subset_size(50_000), _subset_size(100)
-    (1000, 50)
-    """
-    return max(2, min(SUBSET_SIZE, num // 2))
-
-
-def _check_enough(num: int, few: bool) -> None:
-    if num < MIN_SAMPLES and not few:
-        fix = f"use {MIN_SAMPLES} or more samples and reference images, or say --few"
-        raise SemmixError("too few images for a distance that compares", num, fix)
+def _check_match(generator: Generator, data: Dataset, classifier: Classifier | None) -> None:
+    seen = f"{generator.image_shape} and {generator.num_classes} classes in the generator, "
+    seen += f"{data.image_shape} and {data.num_classes} in {data.name}"
+    alike = (generator.image_shape, generator.num_classes) == (data.image_shape, data.num_classes)
+    require(alike, "generator and data differ", seen, "score it on what it learned from")
+    fix = "choose the data set and split it was trained with: copies are sought in that split"
+    known = generator.trained_on in (None, data.train.digest)
+    require(known, "the generator learned from another split", generator.trained_on, fix)
+    if classifier is not None:
+        seen = f"it knows {classifier.num_classes}, {data.name} has {data.num_classes}"
+        same = classifier.num_classes == data.num_classes
+        require(same, "the classifier has other classes", seen, "pass one trained on these classes")

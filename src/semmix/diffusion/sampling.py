@@ -1,17 +1,21 @@
-"""Draw images from a generator: the settings, the solver set up once, batches of one shape."""
+"""Draw images from a generator: the settings, the solver set up once, batches of one shape, plain class samples."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
+from semmix.core.files import write_bytes
+from semmix.core.seeds import fold_seed
 from semmix.core.settings import since
 from semmix.diffusion import Generator
 from semmix.diffusion.solvers import karras_sigmas, solver
@@ -57,22 +61,17 @@ class MixConfig:
 
     def __post_init__(self) -> None:
         solver(self.solver)
-        if self.num_steps < 2 or (self.batch_size != "auto" and self.batch_size < 1):
-            seen = f"num_steps={self.num_steps}, batch_size={self.batch_size}"
-            raise SemmixError("too few steps or images", seen, "at least 2 steps and 1 image")
-        if not 0 < self.sigma_min < self.sigma_max < math.inf:
-            seen = f"sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
-            fix = "use 0 < sigma_min < sigma_max, both finite"
-            raise SemmixError("noise levels must fall", seen, fix)
-        if not self.rho > 0:
-            raise SemmixError("rho must be positive", self.rho, "7 is the usual choice")
-        if not self._levels_are_exact():
-            seen = f"rho={self.rho}, sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
-            raise SemmixError("no noise levels come of these", seen, "7 is the usual rho")
-        if not 0 <= self.grain < 0.5:
-            raise SemmixError("unusable grain", self.grain, "use 0 (none) or some hundredths")
-        if not 0 < self.emphasis <= 10:
-            raise SemmixError("unusable emphasis", self.emphasis, "use 1 (none) or, say, 1.3")
+        enough = self.num_steps >= 2 and (self.batch_size == "auto" or self.batch_size >= 1)
+        seen = f"num_steps={self.num_steps}, batch_size={self.batch_size}"
+        require(enough, "too few steps or images", seen, "at least 2 steps and 1 image")
+        seen = f"sigma_min={self.sigma_min}, sigma_max={self.sigma_max}"
+        falling = 0 < self.sigma_min < self.sigma_max < math.inf
+        require(falling, "noise levels must fall", seen, "use 0 < sigma_min < sigma_max, both finite")
+        require(self.rho > 0, "rho must be positive", self.rho, "7 is the usual choice")
+        seen = f"rho={self.rho}, {seen}"
+        require(self._levels_are_exact(), "no noise levels come of these", seen, "7 is the usual rho")
+        require(0 <= self.grain < 0.5, "unusable grain", self.grain, "use 0 (none) or some hundredths")
+        require(0 < self.emphasis <= 10, "unusable emphasis", self.emphasis, "use 1 (none) or, say, 1.3")
 
     def _levels_are_exact(self) -> bool:
         """Return whether the levels fall from one end to the other.
@@ -110,10 +109,11 @@ def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
 
     @torch.no_grad()
     def sample(noise: Tensor, class_weights: Tensor) -> Tensor:
-        images = _decode(generator, solve(noise, class_weights))
-        if not bool(images.isfinite().all()):
-            fix = "try --precision float32 or more steps; a generator that does so still is broken"
-            raise SemmixError("the generator drew NaN or infinity", generator.name, fix)
+        images = solve(noise, class_weights)
+        if decode := getattr(generator, "decode", None):
+            images = decode(images)
+        fix = "try --precision float32 or more steps; a generator that does so still is broken"
+        require(images.isfinite().all(), "the generator drew NaN or infinity", generator.name, fix)
         return to_uint8(images)
 
     return sample
@@ -179,28 +179,58 @@ def sample_padded(sample: Sampler, noise: Tensor, class_weights: Tensor, batch_s
     return torch.cat(images)
 
 
-def _decode(generator: Generator, x: Tensor) -> Tensor:
-    decode = getattr(generator, "decode", None)
-    return decode(x) if decode else x
-
-
 def chunks(items: range, size: int) -> list[range]:
+    """Return the items in pieces of at most `size`."""
     return [items[k : k + size] for k in range(0, len(items), size)]
 
 
 def _check_classes_move(generator: Generator, config: MixConfig) -> None:
     """Refuse guidance and emphasis where a generator does not say that it can take them."""
-    if config.emphasis != 1 and not getattr(generator, "takes_emphasis", False):
-        fix = "use one of our own networks, or emphasis 1 (none)"
-        raise SemmixError("emphasis needs class weights beyond 0 and 1", generator.name, fix)
-    if config.guidance != 1 and not getattr(generator, "knows_no_class", False):
-        fix = "use one trained with label dropout, or guidance 1 (none)"
-        raise SemmixError("guidance needs a generator that knows no class", generator.name, fix)
+    fix = "use one of our own networks, or emphasis 1 (none)"
+    can = config.emphasis == 1 or getattr(generator, "takes_emphasis", False)
+    require(can, "emphasis needs class weights beyond 0 and 1", generator.name, fix)
+    fix = "use one trained with label dropout, or guidance 1 (none)"
+    can = config.guidance == 1 or getattr(generator, "knows_no_class", False)
+    require(can, "guidance needs a generator that knows no class", generator.name, fix)
 
 
 def check_knows_classes(generator: Generator, least: int) -> None:
     """Refuse a generator with fewer classes than a task needs: one to draw, two to mix."""
-    if generator.num_classes < least:
-        what = "this generator knows no classes to " + ("mix" if least > 1 else "draw")
-        seen = f"{generator.num_classes} in {generator.name}, {least} at least are needed"
-        raise SemmixError(what, seen, "choose a class-conditional one, trained on such classes")
+    what = "this generator knows no classes to " + ("mix" if least > 1 else "draw")
+    seen = f"{generator.num_classes} in {generator.name}, {least} at least are needed"
+    fix = "choose a class-conditional one, trained on such classes"
+    require(generator.num_classes >= least, what, seen, fix)
+
+
+def sample_classes(generator: Generator, per_class: int, config: MixConfig, seed: int = 0) -> Tensor:
+    """Return `per_class` images of every class, uint8 [K, per_class, C, H, W].
+
+    Image m of class k starts from a noise of its own, whatever the other numbers are. Fewer images
+    than a batch are drawn as one of their own size.
+    """
+    require(per_class >= 1, "no images to draw", f"per_class={per_class}", "ask for at least 1")
+    check_knows_classes(generator, 1)
+    shape = getattr(generator, "latent_shape", generator.image_shape)
+    num_classes = generator.num_classes
+    seeds = [fold_seed("class", seed, k, m) for k in range(num_classes) for m in range(per_class)]
+    noise = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds])
+    class_weights = torch.eye(num_classes).repeat_interleave(per_class, dim=0)
+    sample = make_sampler(generator, config)
+    batch_size = min(config.images_at_once(generator.device), len(noise))
+    images = sample_padded(sample, noise, class_weights, batch_size)
+    return images.unflatten(0, (num_classes, per_class))
+
+
+def write_grid(path: Path, images: Tensor, pixels: int = 64) -> None:
+    """Write uint8 images [rows, columns, C, H, W] as one PNG, each about `pixels` wide."""
+    from PIL import Image
+
+    images = torch.nn.functional.pad(images, (0, 1, 0, 1), value=128)  # a grey line between them
+    rows, columns, channels, height, width = images.shape
+    tall = images.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
+    picture = Image.fromarray(tall.squeeze(2).numpy())  # grey images have no channel axis
+    zoom = max(1, round(pixels / width))
+    picture = picture.resize((columns * width * zoom, rows * height * zoom), Image.Resampling.NEAREST)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    write_bytes(path, buffer.getvalue())

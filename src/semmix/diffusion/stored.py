@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from semmix.core.artifact import Artifact, open_artifact
 from semmix.core.device import to_device
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.core.files import digest, digest_tensors, read_tensors, write_tensors
+from semmix.diffusion import describe_generator
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser
 from semmix.diffusion.edm2 import EDM2Config, EDM2Denoiser
 
@@ -26,7 +27,7 @@ def build_denoiser(config: EDMConfig | EDM2Config) -> EDMDenoiser | EDM2Denoiser
     return EDM2Denoiser(config) if isinstance(config, EDM2Config) else EDMDenoiser(config)
 
 
-@dataclass
+@dataclass(repr=False)
 class NetworkGenerator:
     """A network of ours as a `Generator`."""
 
@@ -42,6 +43,9 @@ class NetworkGenerator:
     """Its network embeds class weights linearly, so that they may leave the simplex a little."""
     folder: Path | None = None
     """Where it is kept."""
+
+    def __repr__(self) -> str:
+        return describe_generator(self, type(next(self.network.children())).__name__)
 
     @property
     def device(self) -> torch.device:
@@ -73,14 +77,17 @@ def generator_digest(config: EDMConfig | EDM2Config, weights: dict[str, Tensor])
 def load_stored(folder: Path, device: torch.device) -> NetworkGenerator:
     """Return the generator that `save_generator` wrote, checked against its digest."""
     artifact = open_artifact(folder, MANIFEST, "generator")
-    if not artifact.finished:
-        fix = "run the same training command again; it goes on where it stopped"
-        raise SemmixError("this generator is not finished", folder, fix)
-    config = _config(artifact.manifest["network"])
+    fix = "run the same training command again; it goes on where it stopped"
+    require(artifact.finished, "this generator is not finished", folder, fix)
+    settings = artifact.manifest["network"]
+    architecture = settings.get("architecture", "")
+    if architecture not in CONFIGS:
+        raise unknown_name("network architecture", architecture, CONFIGS)
+    config = CONFIGS[architecture].from_json(settings)
     weights = read_tensors(folder / WEIGHTS, "make or download it again")
-    if generator_digest(config, weights) != artifact.manifest["digest"]:
-        fix = f"delete {folder} and make it again"
-        raise SemmixError("the weights do not match the generator's digest", folder / WEIGHTS, fix)
+    intact = generator_digest(config, weights) == artifact.manifest["digest"]
+    fix = f"delete {folder} and make it again"
+    require(intact, "the weights do not match the generator's digest", folder / WEIGHTS, fix)
     network = build_denoiser(config).eval().requires_grad_(False)
     network.load_state_dict({name: weight.float() for name, weight in weights.items()})
     return NetworkGenerator(
@@ -93,10 +100,3 @@ def load_stored(folder: Path, device: torch.device) -> NetworkGenerator:
         knows_no_class=artifact.manifest.get("label_dropout", 0) > 0,
         folder=folder,
     )
-
-
-def _config(settings: dict[str, Any]) -> EDMConfig | EDM2Config:
-    architecture = settings.get("architecture", "")
-    if architecture not in CONFIGS:
-        raise unknown_name("network architecture", architecture, CONFIGS)
-    return CONFIGS[architecture].from_json(settings)

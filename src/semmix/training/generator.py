@@ -31,9 +31,8 @@ from semmix.core.seeds import fold_seed
 from semmix.core.settings import plain, unnamed
 from semmix.data import Dataset, Split
 from semmix.diffusion import find_folder
-from semmix.diffusion.class_samples import sample_classes, write_grid
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
-from semmix.diffusion.sampling import MixConfig
+from semmix.diffusion.sampling import MixConfig, sample_classes, write_grid
 from semmix.diffusion.stored import MANIFEST, NetworkGenerator, load_stored, save_generator
 from semmix.training.distributed import average_over_processes, from_first, gradients_of, join_processes, own_draws
 from semmix.training.ema import PowerEMA
