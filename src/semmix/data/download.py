@@ -27,27 +27,18 @@ def fetch(download: Download, folder: Path) -> Path:
         if not path.exists() or _digest(path, download) != download.digest:
             folder.mkdir(parents=True, exist_ok=True)
             _fetch_rest(download, partial)
-            _check_whole(download, partial)
+            seen = _digest(partial, download)
+            if seen != download.digest:
+                partial.unlink()
+                fix = f"{download.digest} is expected; run the command again, or get the file another way"
+                raise SemmixError(f"{download.file_name} is damaged", f"{download.algorithm.upper()} {seen}", fix)
             os.replace(partial, path)
         return path
-    except urllib.error.HTTPError as error:
-        raise _failed(download, f"HTTP status {error.code}", partial) from error
     except (OSError, http.client.HTTPException) as error:
-        raise _failed(download, error, partial) from error
-
-
-def _check_whole(download: Download, partial: Path) -> None:
-    seen = _digest(partial, download)
-    if seen != download.digest:
-        partial.unlink()
-        fix = f"{download.digest} is expected; run the command again, or get the file another way"
-        raise SemmixError(f"{download.file_name} is damaged", f"{download.algorithm.upper()} {seen}", fix)
-
-
-def _failed(download: Download, why: object, partial: Path) -> SemmixError:
-    kept = partial.stat().st_size / MIB if partial.exists() else 0
-    fix = f"run the command again to go on; {kept:.1f} MiB are kept in {partial}"
-    return SemmixError(f"could not download {download.url}", why, fix)
+        why = f"HTTP status {error.code}" if isinstance(error, urllib.error.HTTPError) else error
+        kept = partial.stat().st_size / MIB if partial.exists() else 0
+        fix = f"run the command again to go on; {kept:.1f} MiB are kept in {partial}"
+        raise SemmixError(f"could not download {download.url}", why, fix) from error
 
 
 def _fetch_rest(download: Download, partial: Path) -> None:

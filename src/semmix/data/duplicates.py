@@ -60,14 +60,24 @@ class Duplicates:
 
 def find_duplicates(split: Split) -> Duplicates:
     """Return which images of the split are copies of which."""
-    digests, thumbs = _describe(split)
-    first_with: dict[bytes, int] = {}
-    exact = np.array([first_with.setdefault(d, row) for row, d in enumerate(digests)])
-    rows = np.flatnonzero(exact == np.arange(len(exact)))  # one of each
-    pairs = [rows[pair] for pair in near_pairs(thumbs[rows])]
-    pairs.append(np.stack([exact, np.arange(len(exact))], axis=1))
-    near = _first_of_component(np.concatenate(pairs), len(exact))
-    return Duplicates(torch.from_numpy(exact), torch.from_numpy(near))
+    first_with: dict[bytes, int] = {}  # by the digest of the pixels
+    firsts: list[int] = []
+    thumbs = []
+    for images in split.images.split(CHUNK):
+        for image in images.contiguous().numpy():
+            digest = hashlib.blake2b(image.data, digest_size=16).digest()
+            firsts.append(first_with.setdefault(digest, len(firsts)))
+        small = F.adaptive_avg_pool2d(images.float(), THUMB_SIDE).round()
+        thumbs.append(small.to(torch.uint8).flatten(1).numpy())
+    num, exact = len(firsts), np.array(firsts)
+    rows = np.flatnonzero(exact == np.arange(num))  # one of each
+    pairs = [rows[pair] for pair in near_pairs(np.concatenate(thumbs)[rows])]
+    pairs = np.concatenate([*pairs, np.stack([exact, np.arange(num)], axis=1)])
+    # near copies are those linked by a chain of pairs
+    links = coo_array((np.ones(len(pairs)), pairs.T), shape=(num, num))
+    _, component = connected_components(links, directed=False)
+    _, first = np.unique(component, return_index=True)
+    return Duplicates(torch.from_numpy(exact), torch.from_numpy(first[component]))
 
 
 def near_pairs(thumbs: np.ndarray) -> Iterator[np.ndarray]:
@@ -75,7 +85,10 @@ def near_pairs(thumbs: np.ndarray) -> Iterator[np.ndarray]:
     for hashes in perceptual_hashes(thumbs).T:
         order = np.argsort(hashes, kind="stable")
         for places in _pairs_of_equals(hashes[order]):
-            yield from _confirmed(order[places], thumbs)
+            for rows in np.array_split(order[places], math.ceil(len(places) / COMPARED_AT_ONCE)):
+                a, b = (thumbs[rows[:, side]].astype(np.float32) for side in (0, 1))
+                difference = np.sqrt(np.square(a - b).mean(1))
+                yield rows[difference <= SAME_SHAPE * a.std(1) + NOISE]
 
 
 def perceptual_hashes(thumbs: np.ndarray) -> np.ndarray:
@@ -99,17 +112,6 @@ def _shapes(thumbs: np.ndarray) -> np.ndarray:
     return values / ((values.std(1, keepdims=True) + NOISE) * math.sqrt(values.shape[1]))
 
 
-def _describe(split: Split) -> tuple[list[bytes], np.ndarray]:
-    """Return digests of the pixels and thumbnails uint8 [N, D]."""
-    digests: list[bytes] = []
-    thumbs = []
-    for images in split.images.split(CHUNK):
-        digests += [hashlib.blake2b(image.data, digest_size=16).digest() for image in images.contiguous().numpy()]
-        small = F.adaptive_avg_pool2d(images.float(), THUMB_SIDE).round()
-        thumbs.append(small.to(torch.uint8).flatten(1).numpy())
-    return digests, np.concatenate(thumbs)
-
-
 def _pairs_of_equals(keys: np.ndarray) -> Iterator[np.ndarray]:
     """Yield places [P, 2] of equal keys in sorted `keys`, near ones first, up to `MAX_PAIRS`."""
     starts, num_pairs = np.arange(len(keys)), 0
@@ -120,18 +122,3 @@ def _pairs_of_equals(keys: np.ndarray) -> Iterator[np.ndarray]:
         if not len(starts) or num_pairs > MAX_PAIRS:
             return
         yield np.stack([starts, starts + offset], axis=1)
-
-
-def _confirmed(rows: np.ndarray, thumbs: np.ndarray) -> Iterator[np.ndarray]:
-    for some in np.array_split(rows, max(1, math.ceil(len(rows) / COMPARED_AT_ONCE))):
-        a, b = (thumbs[some[:, side]].astype(np.float32) for side in (0, 1))
-        difference = np.sqrt(np.square(a - b).mean(1))
-        yield some[difference <= SAME_SHAPE * a.std(1) + NOISE]
-
-
-def _first_of_component(pairs: np.ndarray, num: int) -> np.ndarray:
-    """Return for each of `num` rows the first row it is linked to by a chain of pairs."""
-    links = coo_array((np.ones(len(pairs)), pairs.T), shape=(num, num))
-    _, component = connected_components(links, directed=False)
-    _, first = np.unique(component, return_index=True)
-    return first[component]

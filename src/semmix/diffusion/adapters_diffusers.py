@@ -56,38 +56,19 @@ def load_adapter(spec: str, device: torch.device, **settings: Any) -> DiscreteGe
     return load(folder, device, {**shared, "digest": digest({"settings": asdict(config), "files": files})})
 
 
-class TableUNet(nn.Module):
-    """UNet2DModel, told class weights."""
+class LabelNetwork(nn.Module):
+    """A network with tables of labels, the attribute `name` of each of `owners`, told class weights."""
 
-    def __init__(self, unet: Any):
+    def __init__(self, network: Any, owners: list[Any], name: str):
         super().__init__()
-        self.unet = unet
-        unet.class_embedding = MixedEmbedding(unet.class_embedding.weight)
-
-    def forward(self, x: Tensor, times: Tensor, row_weights: Tensor) -> Tensor:
-        """Return the prediction [N, C, H, W]."""
-        return self.unet(x, times, class_labels=row_weights, return_dict=False)[0]
-
-
-class TableDiT(nn.Module):
-    """DiT, told class weights; every block has a label table of its own."""
-
-    def __init__(self, transformer: Any):
-        super().__init__()
-        self.transformer = transformer
-        for block in transformer.transformer_blocks:
-            embedder = block.norm1.emb.class_embedder
-            embedder.embedding_table = MixedEmbedding(embedder.embedding_table.weight)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the label tables: the classes, and one for no class."""
-        embedder = self.transformer.transformer_blocks[0].norm1.emb.class_embedder
-        return len(embedder.embedding_table.weight)
+        self.network = network
+        for owner in owners:
+            setattr(owner, name, MixedEmbedding(getattr(owner, name).weight))
+        self.num_rows = len(getattr(owners[0], name).weight)  # the classes and, where it knows that, no class
 
     def forward(self, x: Tensor, times: Tensor, row_weights: Tensor) -> Tensor:
         """Return the prediction [N, C or 2 C, H, W]."""
-        return self.transformer(x, times, class_labels=row_weights, return_dict=False)[0]
+        return self.network(x, times, class_labels=row_weights, return_dict=False)[0]
 
 
 class PromptUNet(nn.Module):
@@ -127,21 +108,18 @@ def _load_unet(folder: Path, device: torch.device, shared: dict[str, Any]) -> Di
     require(kind == "positional", "unknown time embedding", kind, fix)
     has_table = isinstance(unet.class_embedding, nn.Embedding)
     require(has_table, "this network has no label table", folder, "use a UNet2DModel trained with num_class_embeds")
-    num_rows = unet.class_embedding.num_embeddings
-    return DiscreteGenerator(
-        **shared,
-        network=TableUNet(unet),
-        image_shape=_sample_shape(unet),
-        num_classes=_count_classes(shared, num_rows, num_rows),
-        num_rows=num_rows,
-    )
+    network = LabelNetwork(unet, [unet], "class_embedding")
+    classes = _count_classes(shared, network.num_rows, network.num_rows)
+    parts = {**shared, "network": network, "num_rows": network.num_rows, "num_classes": classes}
+    return DiscreteGenerator(**parts, image_shape=_sample_shape(unet))
 
 
 def _load_dit(folder: Path, device: torch.device, shared: dict[str, Any]) -> LatentGenerator:
     from diffusers import DiTTransformer2DModel
 
     transformer = _load_part(DiTTransformer2DModel, folder, "transformer", device)
-    network = TableDiT(transformer)
+    embedders = [block.norm1.emb.class_embedder for block in transformer.transformer_blocks]
+    network = LabelNetwork(transformer, embedders, "embedding_table")  # every block has its own
     num_classes = _count_classes(shared, transformer.config.num_embeds_ada_norm, network.num_rows)
     parts = {**shared, "network": network, "num_rows": network.num_rows, "num_classes": num_classes}
     return _latent_generator(folder, device, parts, _sample_shape(transformer))
