@@ -843,7 +843,7 @@ def test_a_row_beyond_the_first_ones_is_named_as_it_stands(tmp_path, monkeypatch
     logits, labels = predictions()
     logits[250, 1] = np.nan
     monkeypatch.setattr("semmix.evaluation.samples.LOOKED_AT", 100)
-    with pytest.raises(SemmixError, match="NaN or infinity: row 250"):
+    with pytest.raises(SemmixError, match="scores hold NaN or infinity: 1 entries, the first in row 250"):
         evaluate(write_npz(tmp_path, logits, labels))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from semmix.calibration._inputs import Array, as_labels, as_logits, as_numpy, as_vector
-from semmix.calibration.metrics import nll
+from semmix.calibration.metrics import brier, nll
 from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.files import read_json, read_tensors, write_json, write_tensors
 
 State = dict[str, Array]
+Curve = tuple[Array, Array]
 
 
 @dataclass(repr=False)
@@ -29,6 +30,8 @@ class Calibrator:
     """
 
     kinds: ClassVar[dict[str, type[Calibrator]]] = {}
+    by_brier: ClassVar[bool] = False
+    """Whether fitting must not make the Brier score worse, rather than the NLL."""
 
     def __init_subclass__(cls) -> None:
         Calibrator.kinds[cls.__name__] = cls
@@ -43,7 +46,7 @@ class Calibrator:
 
     def _criterion(self) -> Callable[[Array, Array], float]:
         """Return the metric that fitting must not make worse than the identity."""
-        return nll
+        return brier if self.by_brier else nll
 
     def fit(self, logits: Any, labels: Any, *context: Any) -> Self:
         """Learn from held-out samples; what is worse than plain softmax there is not kept.
@@ -135,6 +138,17 @@ def load_calibrator(folder: Path) -> Calibrator:
     tensors = read_tensors(Path(folder) / "calibrator.safetensors", fix)
     calibrator.state_ = {name: tensor.numpy() for name, tensor in tensors.items()}
     return calibrator
+
+
+def pack(curves: Sequence[Curve]) -> State:
+    """Return curves, the x and y of their corners, as a state."""
+    xs, ys = zip(*curves, strict=True)
+    return {"x": np.concatenate(xs), "y": np.concatenate(ys), "ends": np.cumsum([len(x) for x in xs])}
+
+
+def unpack(state: State) -> list[Curve]:
+    """Return the curves in a state."""
+    return list(zip(*(np.split(state[name], state["ends"][:-1]) for name in ("x", "y")), strict=True))
 
 
 def softmax(logits: Array) -> Array:

@@ -60,7 +60,7 @@ def as_labels(labels: Any, shape: Sequence[int], ignore_index: int | None = None
         fix = f"pass class indices [N] or target distributions [N, {num_classes}]"
         raise SemmixError("labels have the wrong shape", f"shape {labels.shape}", fix)
     if labels.dtype.kind == "f":
-        _check_finite(labels, "labels")
+        check_finite(labels, "labels")
         if (broken := labels[labels != np.rint(labels)]).size:
             fix = "pass whole numbers, or distributions [N, K]"
             raise SemmixError("labels must be class indices", broken[:3].tolist(), fix)
@@ -86,7 +86,7 @@ def as_logits(logits: Any) -> Array:
     logits = as_float64(as_rows(logits, "logits"))
     if logits.ndim == 1:
         logits = np.stack([np.zeros_like(logits), logits], -1)
-    _check_finite(_check_two_dimensional(logits, "logits"), "logits")
+    check_finite(_check_two_dimensional(logits, "logits"), "logits")
     return logits
 
 
@@ -106,7 +106,7 @@ def as_vector(values: Any, name: str) -> Array:
 def as_finite(values: Any, name: str) -> Array:
     """Return finite numbers with at least one row as a float64 array."""
     array = as_float64(as_rows(values, name))
-    _check_finite(array, name)
+    check_finite(array, name)
     return array
 
 
@@ -181,7 +181,7 @@ def _checked(probs: Rows, where: slice, name: str = "probs") -> Array:
     sums = np.einsum("nk->n", block)
     if (np.abs(sums - 1) <= tolerance).all() and float(block.min()) >= -NEGATIVE_TOLERANCE:
         return block
-    _check_finite(block, name, where.start)
+    check_finite(block, name, where.start)
     low, high = float(block.min()), float(block.max())
     if low < -NEGATIVE_TOLERANCE or high > 1 + HALF_SUM_TOLERANCE:
         fix = "these look like logits: pass softmax(logits)"
@@ -192,7 +192,7 @@ def _checked(probs: Rows, where: slice, name: str = "probs") -> Array:
     raise SemmixError(f"every row of {name} must sum to one", seen, fix)
 
 
-def _check_finite(values: Array, name: str, first_row: int = 0) -> None:
+def check_finite(values: Array, name: str, first_row: int = 0) -> None:
     finite = np.isfinite(values)
     if not finite.all():
         row = first_row + int(np.argwhere(~finite)[0][0])

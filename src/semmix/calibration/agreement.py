@@ -31,9 +31,11 @@ def entropy_correlation(probs: Any, human: Any) -> float:
 
     NaN when either entropy is constant.
     """
+    from scipy.stats import rankdata
+
     probs, human = _pair(probs, human)
     # Rounded, so that the same votes for other classes tie as they should.
-    model, people = (_ranks(entropies(rows).round(12)) for rows in (probs, human))
+    model, people = (rankdata(entropies(rows).round(12)) for rows in (probs, human))
     spread = model.std() * people.std()
     if spread == 0:
         return float("nan")
@@ -57,10 +59,3 @@ def _pair(probs: Any, human: Any) -> tuple[Rows, Array]:
         fix = "pass one distribution over classes per sample, [N, K]"
         raise SemmixError("human labels must be distributions", f"shape {human.shape}", fix)
     return probs, human
-
-
-def _ranks(values: Array) -> Array:
-    """Return ranks from 0, equal values sharing their mean rank."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts + 1) / 2)[group]

@@ -4,21 +4,21 @@ Maps learnt by counting never give 0: a class that no fitting sample had at some
 NLL infinite. They count one more sample, of every class alike (`smoothed`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from semmix.calibration._bins import bin_index, check_bins
-from semmix.calibration._calibrator import Calibrator, State, log_softmax, softmax
+from semmix.calibration._calibrator import Calibrator, Curve, State, log_softmax, pack, softmax, unpack
 from semmix.calibration._inputs import Array
-from semmix.calibration.metrics import brier, classwise_sums
+from semmix.calibration.metrics import classwise_sums
 
 
 @dataclass(repr=False)
 class HistogramBinning(Calibrator):
     """Replaces p_k by how often class k was right in its bin (Zadrozny and Elkan 2001)."""
 
+    by_brier = True
     bins: int = 15
     """Equal-width bins of each class's probability; an empty bin keeps its centre."""
 
@@ -34,31 +34,22 @@ class HistogramBinning(Calibrator):
         index = bin_index(probs, state["frequency"].shape[1])
         return normalise(state["frequency"][np.arange(probs.shape[1]), index], probs)
 
-    def _criterion(self) -> Callable[[Array, Array], float]:
-        return brier
-
 
 @dataclass(repr=False)
 class IsotonicCalibrator(Calibrator):
     """Maps p_k by the best non-decreasing function (Zadrozny and Elkan 2002)."""
 
+    by_brier = True
+
     def _learn(self, logits: Array, labels: Array) -> State:
         probs = softmax(logits)
-        maps = [isotonic(probs[:, k], labels == k) for k in range(probs.shape[1])]
-        return {
-            "x": np.concatenate([x for x, _ in maps]),
-            "y": smoothed(np.concatenate([y for _, y in maps]), *logits.shape),
-            "ends": np.cumsum([len(x) for x, _ in maps]),
-        }
+        state = pack([isotonic(probs[:, k], labels == k) for k in range(probs.shape[1])])
+        return {**state, "y": smoothed(state["y"], *logits.shape)}
 
     def _apply(self, state: State, logits: Array) -> Array:
         probs = softmax(logits)
-        xs, ys = (np.split(state[name], state["ends"][:-1]) for name in ("x", "y"))
-        columns = [np.interp(p, x, y) for p, x, y in zip(probs.T, xs, ys, strict=True)]
+        columns = [np.interp(p, *curve) for p, curve in zip(probs.T, unpack(state), strict=True)]
         return normalise(np.stack(columns, 1), probs)
-
-    def _criterion(self) -> Callable[[Array, Array], float]:
-        return brier
 
 
 @dataclass(repr=False)
@@ -76,7 +67,7 @@ class BetaCalibrator(Calibrator):
         return normalise(np.exp(-np.logaddexp(0, -log_odds)), softmax(logits))
 
 
-def isotonic(values: Array, correct: Array) -> tuple[Array, Array]:
+def isotonic(values: Array, correct: Array) -> Curve:
     """Return the corners of the least-squares non-decreasing map of `values` to `correct`."""
     from sklearn.isotonic import IsotonicRegression
 

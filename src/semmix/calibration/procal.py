@@ -5,16 +5,14 @@ the rest between the others as before. `fit` and `transform` take each sample's 
 `fit(logits, labels, proximity)`, `transform(logits, proximity)`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from semmix.calibration._bins import bin_edges, bin_index, check_bins
-from semmix.calibration._calibrator import Calibrator, State, softmax
+from semmix.calibration._calibrator import Calibrator, Curve, State, pack, softmax, unpack
 from semmix.calibration._inputs import Array, row_blocks
-from semmix.calibration.metrics import brier
 from semmix.calibration.neighbours import group_index, quantile_edges
 from semmix.calibration.one_vs_rest import isotonic
 from semmix.core.errors import unknown_name
@@ -23,6 +21,8 @@ from semmix.core.errors import unknown_name
 @dataclass(repr=False)
 class DensityRatioCalibrator(Calibrator):
     """Confidence from how dense right and wrong samples are around (confidence, proximity)."""
+
+    by_brier = True
 
     def _learn(self, logits: Array, labels: Array, proximity: Array) -> State:
         probs = softmax(logits)
@@ -40,14 +40,12 @@ class DensityRatioCalibrator(Calibrator):
         odds = right - wrong + np.log(len(state["right"]) / len(state["wrong"]))
         return with_confidence(probs, np.exp(-np.logaddexp(0, -odds)))
 
-    def _criterion(self) -> Callable[[Array, Array], float]:
-        return brier
-
 
 @dataclass(repr=False)
 class BinMeanShiftCalibrator(Calibrator):
     """Maps the confidence by its own curve in each quantile bin of the proximity."""
 
+    by_brier = True
     curve: Literal["isotonic", "histogram"] = "isotonic"
     """What is fitted in each proximity bin."""
 
@@ -69,25 +67,19 @@ class BinMeanShiftCalibrator(Calibrator):
             chosen = groups == group
             chosen |= not chosen.any()  # all of them where ties left the group empty
             curves.append(self._fit_curve(confidence[chosen], correct[chosen]))
-        return {
-            "edges": edges,
-            "x": np.concatenate([x for x, _ in curves]),
-            "y": np.concatenate([y for _, y in curves]),
-            "ends": np.cumsum([len(x) for x, _ in curves]),
-        }
+        return {"edges": edges, **pack(curves)}
 
     def _apply(self, state: State, logits: Array, proximity: Array) -> Array:
         probs = softmax(logits)
         confidence, mapped = probs.max(1), np.empty(len(probs))
         groups = group_index(proximity, state["edges"])
-        curves = (np.split(state[name], state["ends"][:-1]) for name in ("x", "y"))
-        for group, (x, y) in enumerate(zip(*curves, strict=True)):
+        for group, (x, y) in enumerate(unpack(state)):
             values = confidence[groups == group]
             steps = np.minimum(np.searchsorted(x, values, "left"), len(x) - 1)  # those of (x[m-1], x[m]]
             mapped[groups == group] = np.interp(values, x, y) if self.curve == "isotonic" else y[steps]
         return with_confidence(probs, mapped)
 
-    def _fit_curve(self, confidence: Array, correct: Array) -> tuple[Array, Array]:
+    def _fit_curve(self, confidence: Array, correct: Array) -> Curve:
         if self.curve == "isotonic":
             return isotonic(confidence, correct)
         bins = check_bins(self.bins)
@@ -95,9 +87,6 @@ class BinMeanShiftCalibrator(Calibrator):
         count, right = np.bincount(index, minlength=bins), np.bincount(index, correct, bins)
         centres = (np.arange(bins) + 0.5) / bins
         return bin_edges(bins)[1:], np.where(count > 0, right / np.maximum(count, 1), centres)
-
-    def _criterion(self) -> Callable[[Array, Array], float]:
-        return brier
 
 
 def with_confidence(probs: Array, confidence: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from semmix.calibration import TemperatureScaler, least_positive, softmax
+from semmix.calibration._inputs import check_finite
 from semmix.core.errors import SemmixError
 from semmix.evaluation.columns import SUM_TOLERANCE, Array, Part
 
@@ -72,7 +73,9 @@ class Samples:
         return np.where(probs > 0, np.minimum(probs, 1.0), self.zero)
 
     def _rows(self, where: slice) -> Array:
-        return _refuse_infinite(np.asarray(self.scores[where], np.float64), where.start or 0)
+        rows = np.asarray(self.scores[where], np.float64)
+        check_finite(rows, "scores", where.start or 0)
+        return rows
 
 
 def random_rows(num_rows: int, most: int, seed: int) -> Array:
@@ -131,7 +134,7 @@ def make_samples(part: Part, kind: Kind | None, first: int = 0) -> tuple[Samples
     head = np.asarray(part.scores[:LOOKED_AT])
     if head.dtype.kind not in "fiub":
         raise SemmixError("scores must be numbers", head.dtype, "pass logits or probabilities")
-    head = _refuse_infinite(head.astype(np.float64), 0)
+    check_finite(head := head.astype(np.float64), "scores")
     if head.shape[1:] == (1,):
         head = head[:, 0]
     kind, unit, warnings = _judge_kind(head, kind, part.name)
@@ -212,15 +215,6 @@ def _inside(rows: Array) -> Array:
 def _share_of_probs(rows: Array) -> float:
     """Return the share of rows that lie in [0, 1] and sum to one."""
     return float((_inside(rows) & (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE)).mean())
-
-
-def _refuse_infinite(rows: Array, first_row: int) -> Array:
-    """Return the rows if all of them are finite."""
-    finite = np.isfinite(rows)
-    if finite.all():
-        return rows
-    row = first_row + int(np.argwhere(~finite)[0][0])
-    raise SemmixError("scores hold NaN or infinity", f"row {row}", "drop or correct these rows")
 
 
 def _refuse_outside(rows: Array, first_row: int) -> Array:
