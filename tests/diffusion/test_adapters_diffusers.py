@@ -197,7 +197,7 @@ def test_one_hot_weights_answer_as_integers_do(folders, generators):
 
 
 def test_every_block_of_a_dit_mixes_its_own_table(generators):
-    blocks = generators["dit"].network.transformer.transformer_blocks
+    blocks = generators["dit"].network.network.transformer_blocks
     tables = [block.norm1.emb.class_embedder.embedding_table for block in blocks]
     assert {type(table).__name__ for table in tables} == {"MixedEmbedding"}
     assert not torch.equal(tables[0].weight, tables[1].weight)
