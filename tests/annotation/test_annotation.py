@@ -14,32 +14,28 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from semmix import MixPlan, MixSets, SemmixError, lambda_e, lambda_from
-from semmix.annotation import (
-    LABEL_SCHEMES,
-    SCALES,
-    Annotation,
-    annotate,
-    choose_scale,
-    class_prototypes,
-    diagnose,
-    embed_all,
-    scale_curve,
-)
+from semmix.annotation import LABEL_SCHEMES, Annotation, annotate, diagnose
 from semmix.annotation.algebra import (
+    SCALES,
     add_third_class,
     biased_lambda,
+    choose_scale,
+    class_prototypes,
+    ends_warning,
     nearest_class,
     positions_against,
+    scale_curve,
+    scale_warning,
     sharpness,
     similarity,
+    softmax_curve,
     temperature,
 )
-from semmix.annotation.scale import ends_warning, scale_warning, softmax_curve
 from semmix.cli.main import run_command
 from semmix.data import Dataset, Split
 from semmix.mixing.plan import all_pairs
 from semmix.networks import classifier
-from semmix.networks.encoders.features import embed_split
+from semmix.networks.encoders.features import embed_all, embed_split
 from semmix.networks.saved import load_classifier, save_classifier
 
 VECTORS = arrays(np.float64, 6, elements=st.floats(-3, 3, width=32))

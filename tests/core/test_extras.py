@@ -19,7 +19,10 @@ def test_a_missing_package_says_what_needs_it_and_how_to_install_it(monkeypatch,
 
 def test_an_installed_copy_is_completed_by_its_name(monkeypatch, tmp_path):
     monkeypatch.setattr(extras, "CLONE", tmp_path)
-    assert extras.install_command("onnx") == "pip install 'semmix[onnx]'"
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(SemmixError, match=r"^onnx:FILE needs onnxruntime: ") as caught:
+        extras.import_extra("onnxruntime", "onnx", "onnx:FILE")
+    assert caught.value.fix == "pip install 'semmix[onnx]'"
 
 
 def test_modules_of_the_current_folder_are_found(tmp_path, monkeypatch):

@@ -12,8 +12,7 @@ from semmix.cli.mix import MixCommand, chosen_pairs
 from semmix.core.artifact import FORMAT
 from semmix.core.errors import SemmixError
 from semmix.core.files import write_json
-from semmix.mixing.pairs import confusable_pairs, partner_pairs
-from semmix.mixing.plan import all_pairs
+from semmix.mixing.plan import all_pairs, confusable_pairs, partner_pairs
 
 
 def test_most_confused_pairs_come_first():

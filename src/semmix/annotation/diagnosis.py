@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semmix.annotation.algebra import nearest_class, squared_distances
+from semmix.annotation.algebra import SCALES, nearest_class, squared_distances
 from semmix.annotation.annotation import Annotation
-from semmix.annotation.scale import SCALES
 
 STILL_MONOTONE = 0.05
 """A set is monotone when lambda_E falls by no more than this in any step, and rises more in all."""
@@ -24,7 +23,7 @@ def diagnose(annotation: Annotation) -> dict[str, Any]:
     those with an end that does not look like its own class: another class's prototype is nearer. They are offered for
     exclusion.
     """
-    flags = _flags(annotation)
+    flags, residual = _flags(annotation), annotation.lambda_e - annotation.lambda_e.mean(0)
     return {
         "annotation": annotation.digest,
         "num_sets": annotation.store.num_sets,
@@ -34,7 +33,8 @@ def diagnose(annotation: Annotation) -> dict[str, Any]:
         "swapped_share": _share(flags["swapped"]),
         "third_class_share": _share(flags["third_class"][:, 1:-1]),
         "rank_correlation": _rank_correlation(annotation.lambda_e),
-        "offset_share": _offset_share(annotation.lambda_e),
+        # How much of the variance around each place's mean is shared by a whole set.
+        "offset_share": float(residual.mean(1).square().mean() / residual.square().mean().clamp(min=1e-30)),
         "bias": _bias(annotation),
         "scale": {
             "chosen": annotation.scale,
@@ -77,12 +77,6 @@ def _rank_correlation(lambda_e: Tensor) -> float:
     spread = (ranks.square().sum(1) * asked.square().sum()).sqrt()
     # A set that does not move at all has correlation 0.
     return float(((ranks * asked).sum(1) / spread.clamp(min=1)).mean())
-
-
-def _offset_share(lambda_e: Tensor) -> float:
-    """Return how much of the variance around each place's mean is shared by a whole set."""
-    residual = lambda_e - lambda_e.mean(0)
-    return float(residual.mean(1).square().mean() / residual.square().mean().clamp(min=1e-30))
 
 
 def _bias(annotation: Annotation) -> dict[str, float]:

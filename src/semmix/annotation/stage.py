@@ -9,9 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from semmix.annotation.algebra import check_scale, class_prototypes, count_classes, lambda_e, nearest_class, similarity
+from semmix.annotation.algebra import (
+    check_scale,
+    choose_scale,
+    class_prototypes,
+    count_classes,
+    ends_warning,
+    lambda_e,
+    nearest_class,
+    scale_curve,
+    scale_warning,
+    similarity,
+    softmax_curve,
+)
 from semmix.annotation.annotation import MANIFEST, TENSORS, Annotation, annotation_digest
-from semmix.annotation.scale import choose_scale, ends_warning, scale_curve, scale_warning, softmax_curve
 from semmix.core.artifact import Artifact, begin_artifact, open_artifact
 from semmix.core.device import rank_and_world
 from semmix.core.errors import SemmixError, require

@@ -15,8 +15,7 @@ from semmix.diffusion import load_generator
 from semmix.diffusion.sampling import MixConfig, check_knows_classes
 from semmix.mixing.draw import mix
 from semmix.mixing.labels import lambda_grid
-from semmix.mixing.pairs import confusable_pairs
-from semmix.mixing.plan import MixPlan, fair_pairs
+from semmix.mixing.plan import MixPlan, confusable_pairs, fair_pairs
 from semmix.runs import Run
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from semmix.core.errors import explaining
 
 CLONE = Path(__file__).resolve().parents[3]
+"""The clone that semmix runs from, if it does."""
 
 
 def import_extra(module: str, extra: str, user: str) -> Any:
@@ -19,14 +20,9 @@ def import_extra(module: str, extra: str, user: str) -> Any:
     >>> import_extra("json", "clip", "clip:NAME").loads("[1]")
     [1]
     """
-    with explaining(f"{user} needs {module.partition('.')[0]}", install_command(extra), ImportError):
-        return import_module(module)
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs the optional packages, from the clone where semmix runs from one."""
     source = CLONE if (CLONE / "pyproject.toml").is_file() else "semmix"
-    return f"pip install '{source}[{extra}]'"
+    with explaining(f"{user} needs {module.partition('.')[0]}", f"pip install '{source}[{extra}]'", ImportError):
+        return import_module(module)
 
 
 def import_object(path: str, kind: str, fix: str) -> Any:

@@ -1,7 +1,7 @@
 """Settings as plain JSON values: what manifests record, what digests are computed from.
 
-Results are found again by these digests, those of earlier versions too. So a field that came later, or
-that got another default, says so in its metadata, and `plain` writes its default as earlier versions did.
+Results are found again by these digests, those of earlier versions too. So a field that came later, or that got another
+default, says so in its metadata, and `plain` writes its default as earlier versions did.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def plain(settings: Any) -> dict[str, Any]:
         >>> plain(Training())
         {'betas': [0.9, 0.999]}
     """
-    written = {field.name: _written(field, getattr(settings, field.name)) for field in fields(settings)}
-    return {name: _as_json(value) for name, value in written.items() if value is not ABSENT}
-
-
-def _written(field: Any, value: Any) -> Any:
-    is_default = "since" in field.metadata and value == field.default
-    if is_default or not field.metadata.get("named", True):
-        return field.metadata["before"]
-    return value
+    written = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        is_default = "since" in field.metadata and value == field.default
+        if is_default or not field.metadata.get("named", True):
+            value = field.metadata["before"]
+        if value is not ABSENT:
+            written[field.name] = _as_json(value)
+    return written
 
 
 def _as_json(value: Any) -> Any:

@@ -26,8 +26,7 @@ from semmix.fitting.prepare import finding_lines, warning_lines
 from semmix.fitting.recipes import FitConfig, is_own, recipe_of, with_given
 from semmix.fitting.ship import best_run, closing_words, ship
 from semmix.mixing.draw import mix
-from semmix.mixing.pairs import partner_pairs
-from semmix.mixing.plan import MixPlan, all_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, partner_pairs
 from semmix.mixing.store import MixSets
 from semmix.networks.encoders.pretrained import ClassifierEncoder
 from semmix.report import aggregate, open_gallery, results_table, write_report

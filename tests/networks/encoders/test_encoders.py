@@ -11,8 +11,8 @@ from PIL import Image
 from semmix import SemmixError
 from semmix.cli.main import run_command
 from semmix.networks import classifier
-from semmix.networks.encoders import backbone, inception, list_encoders, load_encoder
-from semmix.networks.encoders.mobile_networks import IMAGENET, build_mobilenet
+from semmix.networks.encoders import backbone, imagenet, list_encoders, load_encoder
+from semmix.networks.encoders.imagenet import IMAGENET, build_mobilenet
 from semmix.networks.saved import save_classifier
 
 OPTIONS = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
@@ -281,7 +281,7 @@ def test_mobilenet_reads_a_weights_file(tmp_path, draw_images):
 
 def test_inception_preprocessing_matches_the_slow_twin(draw_images):
     images = draw_images(1, 1, size=5)
-    prepared = inception.InceptionPreprocess()(images)
+    prepared = imagenet.InceptionPreprocess()(images)
     assert prepared.shape == (1, 3, 299, 299)
     pixels = images[0, 0].double().numpy()
     for row, column in [(0, 0), (10, 200), (298, 298), (150, 61)]:
@@ -304,7 +304,7 @@ def test_only_the_known_torchscript_file_is_run(tmp_path, monkeypatch):
     torch.jit.script(Mean()).save(path)
     with pytest.raises(SemmixError, match="known to be safe"):
         load_encoder(f"inception:{path}")
-    monkeypatch.setattr(inception, "SHA256", inception.digest_file(path))
+    monkeypatch.setattr(imagenet, "SHA256", imagenet.digest_file(path))
     encoder = load_encoder(f"inception:{path}")
     assert encoder.dim == 3
     assert encoder.digest == load_encoder(f"inception:{path}").digest

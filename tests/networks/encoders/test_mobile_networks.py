@@ -9,15 +9,15 @@ from torch.nn import functional as F
 
 from semmix import SemmixError
 from semmix.networks.encoders import load_encoder
-from semmix.networks.encoders.mobile_networks import (
+from semmix.networks.encoders.imagenet import (
     IMAGENET,
     LITES,
     SameConv2d,
     build_mobilenet,
+    fill,
     find_lite,
     lite_weights,
 )
-from semmix.networks.encoders.weights import fill
 
 # Expansion and stride of the first block of each stage, in both papers.
 STAGES = [(1, 1), (6, 2), (6, 2), (6, 2), (6, 1), (6, 2), (6, 1)]

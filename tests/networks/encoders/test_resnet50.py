@@ -6,8 +6,7 @@ import torch
 
 from semmix import SemmixError
 from semmix.networks.encoders import load_encoder
-from semmix.networks.encoders.resnet50 import CENTRED, KerasResNet, keras_weights
-from semmix.networks.encoders.weights import fill, read_tfjs
+from semmix.networks.encoders.imagenet import CENTRED, KerasResNet, fill, keras_weights, read_tfjs
 
 
 def keras_shapes(num_blocks, width):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from semmix import SemmixError
-from semmix.networks.encoders.weights import fill, read_state_dict, read_tfjs
+from semmix.networks.encoders.imagenet import fill, read_state_dict, read_tfjs
 
 ARRAYS = {
     "conv/kernel": np.arange(24).reshape(2, 3, 1, 4) / 7,

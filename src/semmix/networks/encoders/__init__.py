@@ -14,11 +14,9 @@ from torch import Tensor
 
 from semmix.core.device import pick_device
 from semmix.core.errors import require, unknown_name
-from semmix.networks.encoders.inception import load_inception
+from semmix.networks.encoders.imagenet import load_efficientnet, load_inception, load_mobilenet, load_resnet50
 from semmix.networks.encoders.libraries import load_clip, load_dino, load_onnx, load_timm
-from semmix.networks.encoders.mobile_networks import load_efficientnet, load_mobilenet
 from semmix.networks.encoders.pretrained import ClassifierEncoder
-from semmix.networks.encoders.resnet50 import load_resnet50
 
 __all__ = ["Encoder", "backbone", "list_encoders", "load_encoder"]
 

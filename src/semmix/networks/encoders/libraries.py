@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +26,20 @@ EXAMPLE = '{"size": 224, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.
 
 def load_clip(what: str, device: torch.device) -> PretrainedEncoder:
     """Return the projected image features of a CLIP model."""
-    network, preprocess, weights = _load_transformer("CLIPVisionModelWithProjection", what, device)
-
-    def projected(pixels: Tensor) -> Tensor:
-        return network(pixel_values=pixels).image_embeds
-
-    return PretrainedEncoder(f"clip:{what}", projected, preprocess, weights, device)
+    model_class = "CLIPVisionModelWithProjection"
+    return _load_transformer(f"clip:{what}", model_class, lambda outputs: outputs.image_embeds, device)
 
 
 def load_dino(what: str, device: torch.device) -> PretrainedEncoder:
     """Return the class token of a DINO model (DINO, DINOv2, DINOv3)."""
-    network, preprocess, weights = _load_transformer("AutoModel", what, device)
-
-    def class_token(pixels: Tensor) -> Tensor:
-        return network(pixel_values=pixels).last_hidden_state[:, 0]
-
-    return PretrainedEncoder(f"dino:{what}", class_token, preprocess, weights, device)
+    return _load_transformer(f"dino:{what}", "AutoModel", lambda outputs: outputs.last_hidden_state[:, 0], device)
 
 
-def _load_transformer(model_class: str, what: str, device: torch.device) -> tuple[Any, Preprocess, str]:
-    """Return the network, how its images are prepared, and the digest of its weights."""
+def _load_transformer(
+    name: str, model_class: str, features: Callable[[Any], Tensor], device: torch.device
+) -> PretrainedEncoder:
+    """Return a network of transformers, with what becomes its features of its outputs."""
+    what = name.partition(":")[2]
     transformers = import_extra("transformers", "clip", "clip:NAME, like dino:NAME,")
     processors = import_extra("transformers.image_processing_base", "clip", "clip:NAME, like dino:NAME,")
     fix = "name a model of this kind on the hub, or a folder with its files; without a network: classifier:RUN"
@@ -61,7 +56,12 @@ def _load_transformer(model_class: str, what: str, device: torch.device) -> tupl
     require(not needed, "weights of this encoder are missing", seen, fix)
     # The library drew what is missing at random; left in, the digest would never repeat.
     weights = {name: value for name, value in network.state_dict().items() if name not in missing}
-    return network.to(device).eval(), read_settings(settings), digest_tensors(weights)
+    network, digest_of_weights = network.to(device).eval(), digest_tensors(weights)
+
+    def embed(pixels: Tensor) -> Tensor:
+        return features(network(pixel_values=pixels))
+
+    return PretrainedEncoder(name, embed, read_settings(settings), digest_of_weights, device)
 
 
 def read_settings(settings: dict[str, Any]) -> Preprocess:

@@ -17,10 +17,6 @@ PRECISION = 2**22
 """Pillow's fixed point: weights are multiples of 1 / PRECISION."""
 
 
-def _bilinear(x: Tensor) -> Tensor:
-    return (1 - x.abs()).clamp(min=0)
-
-
 def _bicubic(x: Tensor) -> Tensor:
     """Return Keys' cubic with a = -1/2."""
     x = x.abs()
@@ -28,7 +24,7 @@ def _bicubic(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
-FILTERS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": _bilinear, "bicubic": _bicubic}
+FILTERS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": lambda x: (1 - x.abs()).clamp(min=0), "bicubic": _bicubic}
 """Weight of a pixel by its distance."""
 
 
