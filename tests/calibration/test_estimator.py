@@ -65,3 +65,31 @@ def test_zeros_of_trees_and_neighbours_do_not_rule(model):
     fitted = cal.CalibratedClassifier(model).fit(X[:2000], y[:2000])
     assert cal.ece(fitted.predict_proba(X[2000:]), y[2000:]) < cal.ece(plain, y[2000:])
     assert cal.nll(fitted.predict_proba(X[2000:]), y[2000:]) < 0.7
+
+
+def test_a_small_class_lowers_the_number_of_folds():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    for smallest, folds in ((3, 3), (2, 2), (7, 5)):
+        y = (np.arange(40) < smallest).astype(int)
+        sizes = []
+
+        class Counted(GaussianNB):
+            def fit(self, X, y, sizes=sizes):
+                sizes.append(len(X))
+                return super().fit(X, y)
+
+        cal.CalibratedClassifier(Counted()).fit(X, y)
+        assert len(sizes) == folds + 1
+    with pytest.raises(SemmixError, match=r"2 class\(es\), the smallest of 1 sample"):
+        cal.CalibratedClassifier().fit(X, (np.arange(40) < 1).astype(int))
+    with pytest.raises(SemmixError, match=r"1 class\(es\)"):
+        cal.CalibratedClassifier().fit(X, np.zeros(40, int))
+
+
+def test_what_a_user_passes_stays_as_it_is():
+    X, y = make_classification(60, random_state=0)
+    estimator, calibrator = GaussianNB(), cal.TemperatureScaler()
+    model = cal.CalibratedClassifier(estimator, calibrator).fit(X, y)
+    assert not hasattr(calibrator, "state_")
+    assert not hasattr(estimator, "classes_")
+    assert model.calibrator_.temperature > 0

@@ -31,6 +31,15 @@ def test_proximity_of_duplicates_is_one():
     assert cal.proximity([[1.0, 2.0]] * 5, num_neighbours=3) == pytest.approx(1)
 
 
+def test_rounding_takes_no_copy_beyond_itself():
+    """The cosine of a vector with itself may come out above 1."""
+    features = np.repeat(np.random.default_rng(0).normal(size=(200, 7)), 3, axis=0)
+    for protocol in ("code", "paper"):
+        near = cal.proximity(features, num_neighbours=2, protocol=protocol)
+        assert near == pytest.approx(1, abs=1e-6)
+        assert near.max() <= 1
+
+
 def slow_piece(probs, labels, proximity, bins, proximity_bins):
     edges = [np.quantile(proximity, q / proximity_bins) for q in range(1, proximity_bins)]
     cells = {}

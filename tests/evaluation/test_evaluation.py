@@ -17,7 +17,7 @@ from semmix import calibration as cal
 from semmix.cli.main import main
 from semmix.evaluation import EvaluateConfig, evaluate_file
 from semmix.evaluation import evaluate as evaluate_arrays
-from semmix.evaluation.calibrate import CALIBRATORS, fit_all, make_folds
+from semmix.evaluation.calibrate import CALIBRATORS, Fitted, fit_all, make_folds
 from semmix.evaluation.columns import (
     Column,
     Names,
@@ -28,8 +28,9 @@ from semmix.evaluation.columns import (
     read_parquet,
 )
 from semmix.evaluation.human import agreement, check_human
+from semmix.evaluation.measure import measure_samples
 from semmix.evaluation.read import read_matrix, read_parts
-from semmix.evaluation.samples import Samples
+from semmix.evaluation.samples import Samples, compare_parts, look_closer
 from semmix.report.rows import percent
 
 
@@ -1317,6 +1318,72 @@ def test_the_page_takes_its_intervals_from_the_evaluation(tmp_path):
         for name in ("acc", "ece", "aece", "oe", "ue"):
             low, high = (f"{100 * end:.2f}" for end in result["intervals"][name])
             assert f"[{low}, {high}]".replace("-", "−") in page
+
+
+# --- boundaries -----------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_it_did(tmp_path, capsys):
+    path = write_npz(tmp_path, *predictions())
+    evaluate(path, calibrators=("temperature", "vector"))
+    printed = capsys.readouterr().out
+    assert "evaluate: 900/900" in printed
+    assert f"written to {tmp_path / 'x-evaluation'}\npage: {tmp_path / 'x-evaluation' / 'report.html'}\n" in printed
+    assert (
+        printed.index("read as logits") < printed.index("evaluate: 900/900") < printed.index("300 samples, 4 classes")
+    )
+
+
+def test_warnings_are_printed_once(tmp_path, capsys):
+    logits, labels = predictions(num_samples=60)
+    evaluation = evaluate(write_npz(tmp_path, logits / 2, labels + 1))
+    printed = capsys.readouterr().out
+    assert len(evaluation["warnings"]) == 2
+    for warning in evaluation["warnings"]:
+        assert printed.count(f"warning: {warning}\n") == 1
+
+
+@pytest.mark.parametrize(("num_shared", "warned"), [(49, False), (50, True)])
+def test_parts_that_share_half_of_the_smaller_one(num_shared, warned):
+    test_rows, other_rows = predictions(num_samples=200)[0], predictions(num_samples=200, seed=1)[0]
+    val_rows = np.concatenate([test_rows[:num_shared], other_rows[num_shared:100]])
+    test, val = (Samples(rows, np.zeros(len(rows), int), "logits", 0.0) for rows in (test_rows, val_rows))
+    told = compare_parts(test, val)
+    assert bool(told) == warned
+    assert not told or told[0].startswith("25% of the test rows")
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_right", "warned"), [(400, 125, True), (400, 126, False), (10, 3, True), (10, 4, False)]
+)
+def test_accuracies_near_chance(num_rows, num_right, warned):
+    """Of four classes: three standard deviations above a quarter, at most half as much again."""
+    logits = np.eye(4)[(np.arange(num_rows) >= num_right).astype(int)]
+    told = look_closer(Samples(logits, np.zeros(num_rows, int), "logits", 0.0))
+    assert any("near chance" in warning for warning in told) == warned
+
+
+def test_a_broken_row_is_named_as_it_stands_in_a_later_block(monkeypatch):
+    monkeypatch.setattr("semmix.evaluation.samples.ROWS_PER_BLOCK", 100)
+    logits, labels = predictions()
+    for broken, kind, message in ((np.nan, "logits", "first in row 250"), (-0.5, "probs", "-0.5 in row 250")):
+        rows = logits.copy() if kind == "logits" else cal.softmax(logits)
+        rows[250, 1] = broken
+        samples = Samples(rows, labels, kind, 0.0)
+        with pytest.raises(SemmixError, match=message):
+            [samples.probs(where) for where in samples.slices()]
+
+
+def test_many_samples_are_compressed_whenever_they_are_too_many(monkeypatch):
+    monkeypatch.setattr("semmix.evaluation.samples.ROWS_PER_BLOCK", 100)
+    monkeypatch.setattr("semmix.evaluation.measure.MOST_KEPT", 200)
+    compress, asked = cal.CalibrationStream.compress, []
+    monkeypatch.setattr(
+        cal.CalibrationStream, "compress", lambda self, cells: (asked.append(cells), compress(self, cells))
+    )
+    logits, labels = predictions(num_samples=700)
+    measure_samples(Samples(logits, labels, "logits", 0.0), Fitted(), 10, 0.95, 5, 0)
+    assert asked == [10 * 4096] * 3
 
 
 # --- from Python ----------------------------------------------------------------------------------

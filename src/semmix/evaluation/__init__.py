@@ -142,9 +142,9 @@ def evaluate(
         SemmixError: If scores and labels do not fit, or a setting is out of range.
 
     Example:
-        >>> import semmix.evaluation
+        >>> import semmix
         >>> probs, labels = [[0.9, 0.1]] * 50 + [[0.2, 0.8]] * 50, [0] * 35 + [1] * 65
-        >>> found = semmix.evaluation.evaluate(probs, labels, calibrators=("temperature",), resamples=100)
+        >>> found = semmix.evaluate(probs, labels, calibrators=("temperature",), resamples=100)
         >>> round(found.measures["ece"].value, 4)
         0.2
     """
@@ -196,7 +196,7 @@ def _evaluate(
     advance: Callable[[int, str], None] = lambda amount, note: None,
 ) -> Evaluation:
     folds = make_folds(len(test), settings.folds, settings.seed) if val is None else None
-    fitted = {AS_GIVEN: Fitted()} | fit_all(settings.calibrators, val or test, folds, settings.seed)
+    fitted = {AS_GIVEN: Fitted()} | fit_all(settings.calibrators, test if val is None else val, folds, settings.seed)
     results: dict[str, Measured] = {}
     for name, each in fitted.items():
         results[name] = measure_samples(test, each, settings.bins, settings.level, settings.resamples, settings.seed)
