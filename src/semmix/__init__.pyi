@@ -30,8 +30,8 @@ from semmix.diffusion import load_generator as load_generator
 from semmix.diffusion.sampling import MixConfig as MixConfig
 from semmix.evaluation import Evaluation as Evaluation
 from semmix.evaluation import evaluate as evaluate
-from semmix.fitting import Fitted as Fitted
-from semmix.fitting import fit as fit
+from semmix.fitting.fit import Fitted as Fitted
+from semmix.fitting.fit import fit as fit
 from semmix.methods import list_methods as list_methods
 from semmix.methods import method as method
 from semmix.mixing.draw import mix as mix

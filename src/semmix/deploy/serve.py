@@ -22,6 +22,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix import __version__
 from semmix.core.errors import SemmixError
+from semmix.core.extras import import_extra
 from semmix.core.progress import say
 from semmix.data.decoding import BadImageError
 from semmix.deploy.bodies import check_image, check_type, read_images
@@ -65,10 +66,7 @@ class Serve:
 
 def serve_command(command: Serve) -> None:
     """Serve until interrupted; requests that have arrived are answered first."""
-    try:
-        import semmix.deploy.http  # noqa: F401
-    except ImportError as error:
-        raise SemmixError("serving needs h11", error, "pip install 'semmix[serve]'") from error
+    import_extra("h11", "serve", "serving")
     model = load_model(command.model, command.device, trust_code=command.trust_code)
     # The service has its own, lower limit.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)

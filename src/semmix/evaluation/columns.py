@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semmix.core.errors import SemmixError, some_of
+from semmix.core.extras import import_extra
 from semmix.core.files import delimiter_of
 
 Array = NDArray[Any]
@@ -281,11 +282,7 @@ def _parse(path: Path, delimiter: str, columns: list[Column], skip: int, convert
 
 def read_parquet(path: Path, names: Names) -> Part:
     """Return the part in a Parquet file; a column of lists holds the scores of all classes."""
-    try:
-        from pyarrow import parquet, types
-    except ImportError as error:
-        fix = "pip install 'semmix[parquet]'"
-        raise SemmixError("reading parquet needs pyarrow", path.name, fix) from error
+    parquet, types = (import_extra(f"pyarrow.{part}", "parquet", "reading parquet") for part in ("parquet", "types"))
     file = parquet.ParquetFile(path)
     schema = file.schema_arrow
     head = next(file.iter_batches(LOOKED_AT), schema.empty_table())
