@@ -6,8 +6,7 @@ import torch
 from PIL import Image, ImageOps
 
 from semmix.methods import Batch, augmix, method
-from semmix.methods._augmix import OPERATIONS, apply_operations
-from semmix.methods.augmix import augment, jensen_shannon
+from semmix.methods.augmix import OPERATIONS, apply_operations, augment, jensen_shannon
 
 SIZE = 32
 

@@ -9,36 +9,46 @@ from dataclasses import Field, fields
 from importlib import import_module
 from numbers import Integral, Real
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.core.extras import import_object
 from semmix.methods._base import Batch, Forward, Method
 
 __all__ = ["Batch", "Forward", "Method", "list_methods", "method", "method_class", "method_options"]
 
-VALUES = {
-    bool: (bool, "true or false"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "a word"),
-}
+VALUES = {bool: (bool, "true or false"), str: (str, "a word")}
+VALUES |= {int: (Integral, "a whole number"), float: (Real, "a number")}
 """What an option of each type may be given, and how to say so."""
 
 
 def list_methods() -> list[str]:
-    """Return the names of all methods in this folder."""
+    """Return the names of all training-time methods.
+
+    Example:
+        >>> list_methods()[:3]
+        ['augmix', 'cals', 'ce']
+    """
     return sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
 
 
 def method(name: str, num_classes: int, **options: Any) -> Method:
-    """Return the method called `name`, with its options.
+    """Return a training-time method with its options.
 
-    >>> method("csm", num_classes=10, loss="ce").num_mixed
-    2
+    Args:
+        name: One of `list_methods()`, or `package.module:ClassName` of your own.
+        num_classes: Classes the network tells apart.
+        options: Options of the method; `method_options` shows them with their defaults.
+
+    Raises:
+        SemmixError: If the method or an option is unknown, or a value is of another type than the default.
+
+    Example:
+        >>> method("csm", num_classes=10, loss="ce").num_mixed
+        2
     """
     kind = method_class(name)
-    known = _option_fields(name)
+    known = _option_fields(kind)
     for option, value in options.items():
         if option not in known:
             raise unknown_name(f"option of method {name}", option, known or ["none"])
@@ -48,45 +58,39 @@ def method(name: str, num_classes: int, **options: Any) -> Method:
 
 def method_options(name: str) -> dict[str, Any]:
     """Return the options of a method with their defaults."""
-    return {option: field.default for option, field in _option_fields(name).items()}
+    return {option: field.default for option, field in _option_fields(method_class(name)).items()}
 
 
-def _option_fields(name: str) -> dict[str, Field]:
-    own = fields(method_class(name))
-    return {field.name: field for field in own if field.name != "num_classes"}
+def _option_fields(kind: type[Method]) -> dict[str, Field]:
+    return {field.name: field for field in fields(kind) if field.name != "num_classes"}
 
 
 def _check_value(option: Field, value: Any) -> None:
-    """Refuse a value of another type than the default; numbers are finite, a float may be whole."""
-    wanted = float if option.type in (float, "float") else type(option.default)
+    """Refuse a value of another type than the default, or none of its choices; numbers are finite."""
+    wanted = float if option.type in (float, "float") else type(option.default)  # a float may be whole
     accepted, words = VALUES.get(wanted, (object, ""))
     swapped = isinstance(value, bool) and wanted in (int, float)  # Python counts with booleans
     endless = isinstance(value, float) and not math.isfinite(value)  # JSON knows NaN and Infinity
-    if swapped or endless or not isinstance(value, accepted):
-        fix = f"as in {option.name}={option.default}"
-        raise SemmixError(f"option {option.name} must be {words}", repr(value), fix)
+    fits = isinstance(value, accepted) and not swapped and not endless
+    require(fits, f"option {option.name} must be {words}", repr(value), f"as in {option.name}={option.default}")
+    if get_origin(option.type) is Literal and value not in get_args(option.type):
+        raise unknown_name(option.name, value, get_args(option.type))
 
 
 def method_class(name: str) -> type[Method]:
     """Return the class behind a method's name, or behind `package.module:ClassName`."""
     if ":" in name:
-        return _foreign(name)
+        fix = "write package.module:ClassName of a semmix.methods.Method that Python can import"
+        kind = import_object(name, "method", fix)
+        require(_is_method(kind), f"{name} is not a method", kind, fix)
+        return kind
     if name not in list_methods():
         raise unknown_name("method", name, list_methods())
     module = import_module(f"{__name__}.{name}")
     own = [c for c in vars(module).values() if _is_method(c) and c.__module__ == module.__name__]
-    if len(own) != 1:
-        seen = [c.__name__ for c in own]
-        raise SemmixError(f"methods/{name}.py must define one method", seen, "one class per file")
+    seen = [c.__name__ for c in own]
+    require(len(own) == 1, f"methods/{name}.py must define one method", seen, "one class per file")
     return own[0]
-
-
-def _foreign(path: str) -> type[Method]:
-    fix = "write package.module:ClassName of a semmix.methods.Method that Python can import"
-    kind = import_object(path, "method", fix)
-    if not _is_method(kind):
-        raise SemmixError(f"{path} is not a method", kind, fix)
-    return kind
 
 
 def _is_method(value: object) -> bool:

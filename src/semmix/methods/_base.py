@@ -1,12 +1,10 @@
-"""What a training-time calibration method sees, and what it must answer."""
+"""What a training-time calibration method sees, and what it must return."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
-
-from semmix.core.errors import SemmixError, unknown_name
 
 Forward = Callable[[Tensor], Tensor]
 """Images [N, C, H, W] in [0, 1] to float32 logits [N, K]; mixed precision stays inside."""
@@ -18,16 +16,12 @@ class Batch:
 
     images: Tensor
     """Real images, floats in [0, 1]: [B, C, H, W]."""
-
     labels: Tensor
     """Their classes, int64: [B]."""
-
     index: Tensor
     """Their positions in the training split, int64: [B]."""
-
     mixed_images: Tensor | None = None
     """Semantically mixed images, where the method asks for them: [B * num_mixed, C, H, W]."""
-
     mixed_labels: Tensor | None = None
     """Their soft labels, rows on the simplex: [B * num_mixed, K]."""
 
@@ -70,16 +64,3 @@ class Method:
         """Copy a saved memory into the present one, in place."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(state[name])
-
-
-def check_choice(option: str, value: str, known: Iterable[str]) -> None:
-    """Refuse an option value nobody knows, with the nearest known ones."""
-    if value not in known:
-        raise unknown_name(option, value, known)
-
-
-def check_positive(**options: float) -> None:
-    """Refuse options that make sense only above zero."""
-    for name, value in options.items():
-        if not value > 0:
-            raise SemmixError(f"{name} must be positive", value, f"choose {name} > 0")

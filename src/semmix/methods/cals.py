@@ -1,7 +1,6 @@
 """Class-adaptive label smoothing: a margin penalty whose weight each class learns on validation.
 
-References:
-    Liu et al., Class Adaptive Network Calibration, https://arxiv.org/abs/2211.15088
+Liu et al., Class Adaptive Network Calibration, https://arxiv.org/abs/2211.15088
 """
 
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from semmix.core.checks import check_positive
 from semmix.core.errors import SemmixError
-from semmix.methods._base import Batch, Forward, Method, check_positive
-from semmix.methods._losses import margin_excess
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import margin_excess
 
 MULTIPLIERS = (1e-6, 1e6)
 PENALTIES = (1.0, 10.0)
@@ -28,13 +28,10 @@ class ClassAdaptive(Method):
 
     margin: float = 10.0
     """Free distance below the largest logit."""
-
     growth: float = 1.2
     """Factor of a class's penalty strength when its constraint did not improve."""
-
     improvement: float = 0.9
     """A constraint improved if it fell below this share of the last epoch's."""
-
     strength_epochs: int = 10
     """Epochs between updates of the penalty strengths."""
 

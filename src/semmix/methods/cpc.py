@@ -1,7 +1,6 @@
 """Pairwise constraints: each class against the true one, and the others among themselves.
 
-References:
-    Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise Constraints, CVPR 2022
+Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise Constraints, CVPR 2022
 """
 
 from dataclasses import dataclass
@@ -10,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._losses import one_hot
+from semmix.methods._shared import one_hot
 
 CHUNK = 32
 """Classes compared with all others at a time: memory stays at B x K x CHUNK."""
@@ -28,14 +27,12 @@ class PairwiseConstraints(Method):
 
     discrimination: float = 0.1
     """Weight of the binary discrimination constraint."""
-
     exclusion: float = 1.0
     """Weight of the binary exclusion constraint."""
 
     def __post_init__(self):
-        if self.num_classes < 3:
-            fix = "cpc compares two wrong classes: use it with 3 classes or more"
-            raise SemmixError("too few classes for cpc", self.num_classes, fix)
+        fix = "cpc compares two wrong classes: use it with 3 classes or more"
+        require(self.num_classes >= 3, "too few classes for cpc", self.num_classes, fix)
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)

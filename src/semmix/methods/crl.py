@@ -1,8 +1,6 @@
 """Correctness ranking: who was right more often in the past should be surer.
 
-References:
-    Moon et al., Confidence-Aware Learning for Deep Neural Networks,
-    https://arxiv.org/abs/2007.01458
+Moon et al., Confidence-Aware Learning for Deep Neural Networks, https://arxiv.org/abs/2007.01458
 """
 
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._losses import confidence
+from semmix.methods._shared import confidence
 
 
 @dataclass(kw_only=True, eq=False)

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
-from semmix.methods._base import Batch, Forward, Method, check_choice
-from semmix.methods._losses import check_soft_loss, soft_loss
+from semmix.core.errors import SemmixError, require
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import check_gamma, soft_loss
 
 
 @dataclass(kw_only=True, eq=False)
@@ -18,29 +18,21 @@ class SemanticMixing(Method):
 
     loss: Literal["l2", "ce", "focal"] = "l2"
     """What fits the soft labels; only l2 favours neither sharper nor softer ones."""
-
     gamma: float = 3.0
     """Exponent of the focal loss."""
-
     weight: float = 1.0
     """Weight of the mixed images' term."""
-
     num_mixed: int = 2
     """Mixed images per real one: an end of its own class, the rest interior members."""
-
     protocol: Literal["code", "paper"] = "code"
     """`code` sums l2 over classes, as the published results did; `paper` divides it by K."""
-
     batch_statistics: Literal["both", "real", "joint"] = "both"
     """Real and mixed images go through the network apart, and prediction normalises by the
     statistics of `both`, as published, or of `real` ones alone; or they go together, `joint`."""
 
     def __post_init__(self):
-        check_soft_loss(self.loss, self.gamma)
-        check_choice("protocol", self.protocol, ("code", "paper"))
-        check_choice("batch_statistics", self.batch_statistics, ("both", "real", "joint"))
-        if self.num_mixed < 1:
-            raise SemmixError("csm learns from mixed images", self.num_mixed, "use num_mixed >= 1")
+        check_gamma(self.gamma)
+        require(self.num_mixed >= 1, "csm learns from mixed images", self.num_mixed, "use num_mixed >= 1")
 
     @property
     def first_pass_predicts(self) -> bool:

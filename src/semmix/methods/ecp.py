@@ -1,7 +1,6 @@
 """Entropy confidence penalty: reward predictions of high entropy.
 
-References:
-    Pereyra et al., Penalizing Confident Output Distributions, https://arxiv.org/abs/1701.06548
+Pereyra et al., Penalizing Confident Output Distributions, https://arxiv.org/abs/1701.06548
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method, check_choice
+from semmix.methods._base import Batch, Forward, Method
 
 
 @dataclass(kw_only=True, eq=False)
@@ -19,12 +18,8 @@ class EntropyPenalty(Method):
 
     weight: float = 0.1
     """Weight of the entropy."""
-
     protocol: Literal["paper", "code"] = "paper"
     """`code` also averages the entropy over classes, so that its real weight is weight / K."""
-
-    def __post_init__(self):
-        check_choice("protocol", self.protocol, ("paper", "code"))
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)

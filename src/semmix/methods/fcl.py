@@ -1,8 +1,6 @@
 """Focal calibration loss: focal loss plus the Brier score.
 
-References:
-    Liang et al., Calibrating Deep Neural Network using Euclidean Distance,
-    https://arxiv.org/abs/2410.18321
+Liang et al., Calibrating Deep Neural Network using Euclidean Distance, https://arxiv.org/abs/2410.18321
 """
 
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._losses import check_gamma, focal, one_hot, squared_error
+from semmix.methods._shared import check_gamma, focal, one_hot, squared_error
 
 
 @dataclass(kw_only=True, eq=False)
@@ -19,7 +17,6 @@ class FocalCalibration(Method):
 
     gamma: float = 3.0
     """Exponent of the focal loss."""
-
     weight: float = 0.5
     """Weight of the squared distance."""
 

@@ -1,8 +1,6 @@
 """Focal loss: the surer the network already is, the less it learns.
 
-References:
-    Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
-    https://arxiv.org/abs/2002.09437
+Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss, https://arxiv.org/abs/2002.09437
 """
 
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._losses import check_gamma, focal, one_hot
+from semmix.methods._shared import check_gamma, focal, one_hot
 
 
 @dataclass(kw_only=True, eq=False)

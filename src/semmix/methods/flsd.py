@@ -1,8 +1,6 @@
 """Focal loss with a sample-dependent gamma: FLSD-53.
 
-References:
-    Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss, section 4,
-    https://arxiv.org/abs/2002.09437
+Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss, section 4, https://arxiv.org/abs/2002.09437
 """
 
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ import torch
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._losses import focal, one_hot
+from semmix.methods._shared import focal, one_hot
 
 
 @dataclass(kw_only=True, eq=False)

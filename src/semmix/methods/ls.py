@@ -1,7 +1,6 @@
 """Label smoothing: ask for a little of every class.
 
-References:
-    Müller et al., When Does Label Smoothing Help?, https://arxiv.org/abs/1906.02629
+Müller et al., When Does Label Smoothing Help?, https://arxiv.org/abs/1906.02629
 """
 
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.methods._base import Batch, Forward, Method
 
 
@@ -21,8 +20,7 @@ class LabelSmoothing(Method):
     """Share of the label that is spread evenly over all classes."""
 
     def __post_init__(self):
-        if not 0 <= self.alpha < 1:
-            raise SemmixError("alpha must be a share of the label", self.alpha, "use 0 <= alpha < 1")
+        require(0 <= self.alpha < 1, "alpha must be a share of the label", self.alpha, "use 0 <= alpha < 1")
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)

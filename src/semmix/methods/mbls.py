@@ -1,7 +1,6 @@
 """Margin-based label smoothing: no logit need lie more than a margin below the largest.
 
-References:
-    Liu et al., The Devil is in the Margin, https://arxiv.org/abs/2111.15430
+Liu et al., The Devil is in the Margin, https://arxiv.org/abs/2111.15430
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._losses import margin_excess
+from semmix.methods._shared import margin_excess
 
 
 @dataclass(kw_only=True, eq=False)
@@ -19,7 +18,6 @@ class MarginSmoothing(Method):
 
     margin: float = 6.0
     """Free distance below the largest logit: 6 for CIFAR, 10 for Tiny-ImageNet and ImageNet."""
-
     alpha: float = 0.1
     """Weight of the penalty."""
 

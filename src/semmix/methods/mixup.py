@@ -1,7 +1,6 @@
 """Mixup: learn from overlaid pairs of images.
 
-References:
-    Zhang et al., mixup: Beyond Empirical Risk Minimization, https://arxiv.org/abs/1710.09412
+Zhang et al., mixup: Beyond Empirical Risk Minimization, https://arxiv.org/abs/1710.09412
 """
 
 from dataclasses import dataclass
@@ -9,9 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method, check_positive
-from semmix.methods._losses import check_soft_loss, soft_loss
-from semmix.methods._mixing import blend, draw_beta, permutation, soft_labels
+from semmix.core.checks import check_positive
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import blend, check_gamma, draw_beta, permutation, soft_labels, soft_loss
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,16 +19,14 @@ class Mixup(Method):
 
     alpha: float = 0.2
     """lam is drawn from Beta(alpha, alpha)."""
-
     loss: Literal["ce", "l2", "focal"] = "ce"
     """What fits the soft labels."""
-
     gamma: float = 3.0
     """Exponent of the focal loss."""
 
     def __post_init__(self):
         check_positive(alpha=self.alpha)
-        check_soft_loss(self.loss, self.gamma)
+        check_gamma(self.gamma)
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         lam = draw_beta(self.alpha, 1, batch.images)

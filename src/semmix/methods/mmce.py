@@ -1,8 +1,6 @@
 """Maximum mean calibration error, unweighted: a kernel estimate of how far confidence is off.
 
-References:
-    Kumar et al., Trainable Calibration Measures, ICML 2018,
-    https://proceedings.mlr.press/v80/kumar18a.html
+Kumar et al., Trainable Calibration Measures, ICML 2018, https://proceedings.mlr.press/v80/kumar18a.html
 """
 
 from dataclasses import dataclass
@@ -11,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._kernel import hits, laplacian
-from semmix.methods._losses import confidence
+from semmix.methods._shared import confidence, hits, laplacian
 
 
 @dataclass(kw_only=True, eq=False)

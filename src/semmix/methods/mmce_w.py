@@ -1,8 +1,6 @@
 """Maximum mean calibration error, weighted: right and wrong predictions count alike.
 
-References:
-    Kumar et al., Trainable Calibration Measures, ICML 2018, equation 6,
-    https://proceedings.mlr.press/v80/kumar18a.html
+Kumar et al., Trainable Calibration Measures, ICML 2018, equation 6, https://proceedings.mlr.press/v80/kumar18a.html
 """
 
 from dataclasses import dataclass
@@ -12,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method, check_choice
-from semmix.methods._kernel import hits, laplacian
-from semmix.methods._losses import confidence
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import confidence, hits, laplacian
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,12 +20,8 @@ class WeightedKernelCalibration(Method):
 
     weight: float = 2.0
     """Weight of the calibration error."""
-
     protocol: Literal["paper", "code"] = "paper"
     """`code` divides the three sums by the numbers of their pairs twice."""
-
-    def __post_init__(self):
-        check_choice("protocol", self.protocol, ("paper", "code"))
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)

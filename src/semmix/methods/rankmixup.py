@@ -1,8 +1,6 @@
 """RankMixup: the more a mixed image mixes, the less sure the network should be.
 
-References:
-    Noh et al., RankMixup: Ranking-Based Mixup Training for Network Calibration,
-    https://arxiv.org/abs/2308.11990
+Noh et al., RankMixup: Ranking-Based Mixup Training for Network Calibration, https://arxiv.org/abs/2308.11990
 """
 
 from dataclasses import dataclass
@@ -12,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method, check_choice, check_positive
-from semmix.methods._losses import confidence
-from semmix.methods._mixing import blend, draw_beta, permutation, soft_labels
+from semmix.core.checks import check_positive
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import blend, confidence, draw_beta, permutation, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,26 +21,19 @@ class RankMixup(Method):
 
     ranking: Literal["mndcg", "mrl"] = "mndcg"
     """`mndcg` compares confidences with a mixup's purity; `mrl` asks for a margin of logits."""
-
     alpha: float = 2.0
     """lam is drawn from Beta(alpha, alpha), one per mixup of the batch: 2 for CIFAR, 1 for Tiny."""
-
     num_mixups: int = 3
     """Mixups of each image; published with 3 for mndcg and 1 for mrl."""
-
     weight: float = 0.1
     """Weight of the ranking term."""
-
     margin: float = 2.0
     """How far a mixup's largest logit should lie below the real image's (mrl only)."""
-
     protocol: Literal["paper", "code"] = "paper"
     """`code` does not leave out mixups within one class from mrl, though it means to."""
 
     def __post_init__(self):
         check_positive(alpha=self.alpha, num_mixups=self.num_mixups)
-        check_choice("ranking", self.ranking, ("mndcg", "mrl"))
-        check_choice("protocol", self.protocol, ("paper", "code"))
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)

@@ -1,7 +1,6 @@
 """RegMixup: mixup as a regulariser beside cross-entropy.
 
-References:
-    Pinto et al., RegMixup: Mixup as a Regularizer, https://arxiv.org/abs/2206.14502
+Pinto et al., RegMixup: Mixup as a Regularizer, https://arxiv.org/abs/2206.14502
 """
 
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method, check_choice, check_positive
-from semmix.methods._mixing import blend, draw_beta, permutation, soft_labels
+from semmix.core.checks import check_positive
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import blend, draw_beta, permutation, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)
@@ -21,13 +21,11 @@ class RegMixup(Method):
 
     alpha: float = 10.0
     """lam is drawn from Beta(alpha, alpha), one per batch."""
-
     protocol: Literal["code", "paper"] = "code"
     """`code` averages the two terms, as the published results did; `paper` adds them."""
 
     def __post_init__(self):
         check_positive(alpha=self.alpha)
-        check_choice("protocol", self.protocol, ("code", "paper"))
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         lam = draw_beta(self.alpha, 1, batch.images)

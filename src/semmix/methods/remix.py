@@ -1,7 +1,6 @@
 """Remix: mixup for long tails, where a rare class keeps the label.
 
-References:
-    Chou et al., Remix: Rebalanced Mixup, https://arxiv.org/abs/2007.03943
+Chou et al., Remix: Rebalanced Mixup, https://arxiv.org/abs/2007.03943
 """
 
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method, check_positive
-from semmix.methods._mixing import blend, class_counts, draw_beta, permutation, soft_labels
+from semmix.core.checks import check_positive
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import blend, class_counts, draw_beta, permutation, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,10 +20,8 @@ class Remix(Method):
 
     alpha: float = 1.0
     """lam is drawn from Beta(alpha, alpha), one per batch."""
-
     kappa: float = 3.0
     """A class counts as the larger one from this ratio of sizes on."""
-
     tau: float = 0.5
     """The rarer class takes the whole label where the larger one's share is below this."""
 

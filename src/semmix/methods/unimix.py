@@ -1,8 +1,7 @@
 """UniMix with Bayias: mixup that flattens a long tail, and a loss that knows the class sizes.
 
-References:
-    Xu et al., Towards Calibrated Model for Long-Tailed Visual Recognition from Prior Perspective,
-    NeurIPS 2021, https://arxiv.org/abs/2111.03874
+Xu et al., Towards Calibrated Model for Long-Tailed Visual Recognition from Prior Perspective, NeurIPS 2021,
+https://arxiv.org/abs/2111.03874
 """
 
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method, check_positive
-from semmix.methods._mixing import blend, class_counts, draw_beta, soft_labels
+from semmix.core.checks import check_positive
+from semmix.methods._base import Batch, Forward, Method
+from semmix.methods._shared import blend, class_counts, draw_beta, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)
@@ -21,7 +21,6 @@ class UniMix(Method):
 
     alpha: float = 0.8
     """The common part of lam is drawn from Beta(alpha, alpha), one per image."""
-
     tau: float = -0.5
     """Partners are drawn with weight count^tau: -0.5 for CIFAR-10, -0.1 for CIFAR-100."""
 

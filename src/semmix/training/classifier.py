@@ -96,8 +96,7 @@ class TrainConfig:
     seed: int = 0
     """Seed of weights, order and augmentation."""
     allow_leak: bool = field(default=False, metadata=unnamed())
-    """Accept mixed sets whose generator, encoder or annotation saw other images than the training
-    split."""
+    """Accept mixed sets whose generator, encoder or annotation saw other images than the training split."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2:

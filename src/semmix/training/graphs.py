@@ -31,13 +31,12 @@ class CapturedStep:
 
     On a GPU, once prepared, `body` is captured and replayed; elsewhere it is a plain call.
 
-    `body` reads from and writes to tensors that live as long as this object, draws random numbers
-    from the default generator alone, and never looks at a value on the host. Seed the default
-    generator before each call. Optimiser and learning rate stay outside.
+    `body` reads from and writes to tensors that live as long as this object, draws random numbers from the default
+    generator alone, and never looks at a value on the host. Seed the default generator before each call. Optimiser and
+    learning rate stay outside.
 
-    `prepare` runs `body` a few times: call it before seeding, and before setting up what `body`
-    changes (batch-norm statistics, for example). Several captured steps may share parameters; each
-    brings back its own gradients.
+    `prepare` runs `body` a few times: call it before seeding, and before setting up what `body` changes (batch-norm
+    statistics, for example). Several captured steps may share parameters; each brings back its own gradients.
     """
 
     def __init__(
