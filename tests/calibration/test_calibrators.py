@@ -446,3 +446,16 @@ def test_beta_inputs_go_on_where_one_less_p_rounds_to_nothing():
     assert inputs[:, 1, 1] == pytest.approx(np.logaddexp(0, -margins))
     three = np.random.default_rng(0).normal(size=(50, 3))
     assert _beta_inputs(three)[:, :, 1] == pytest.approx(-np.log(1 - cal.softmax(three)))
+
+
+def test_calibrators_print_what_they_learnt():
+    logits, labels = np.array([[2.0, 0.0]] * 4 + [[0.0, 2.0]] * 4), np.array([0, 0, 0, 1, 1, 1, 1, 0])
+    scaler = cal.TemperatureScaler()
+    assert repr(scaler) == "TemperatureScaler()"
+    assert repr(scaler.fit(logits, labels)) == "TemperatureScaler(temperature=1.82)"
+    grid = cal.TemperatureScaler(search="ece-grid").fit(logits, labels)
+    assert repr(grid) == f"TemperatureScaler(search='ece-grid', temperature={grid.temperature:.4g})"
+    assert repr(cal.VectorScaler().fit(logits, labels)) == "VectorScaler(scale=[2], bias=[2])"
+    unlearnt = cal.BinMeanShiftCalibrator(bins=7)
+    unlearnt.state_ = {}
+    assert repr(unlearnt) == "BinMeanShiftCalibrator(bins=7)"

@@ -45,7 +45,7 @@ class Measured:
     """What one set of predictions shows: measures with their intervals, and the curves of its pictures."""
 
     measures: dict[str, Interval]
-    """By name, as in `semmix.calibration.METRICS`; those without an interval have ends that are NaN."""
+    """By name, as in `semmix.calibration.METRICS`, and the mean `confidence`; ends are NaN where unknown."""
     ece_of_chance: float
     """The ECE that a perfectly calibrated model with these confidences would show."""
     temperature: float | None
