@@ -19,8 +19,8 @@ import numpy as np
 from semmix.calibration import USUAL, TemperatureScaler, softmax, summary
 from semmix.calibration.scaling import none_wrong
 from semmix.core.artifact import Artifact, open_artifact
-from semmix.core.errors import SemmixError
-from semmix.core.files import digest, read_json, read_named_tensors
+from semmix.core.errors import explaining, require
+from semmix.core.files import read_json, read_named_tensors
 
 MANIFEST = "config.json"
 METRICS = "metrics.json"
@@ -66,8 +66,7 @@ class Predictions:
         return self.predicted == self.labels
 
     def __repr__(self) -> str:
-        num, num_classes = self.probs.shape
-        return f"Predictions({num:,} images, {num_classes} classes)"
+        return "Predictions({:,} images, {} classes)".format(*self.probs.shape)
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ class Logits:
         return Predictions(self.probs(temperature).astype(np.float32), self.labels)
 
     def __repr__(self) -> str:
-        num, num_classes = self.logits.shape
-        return f"Logits({num:,} images, {num_classes} classes)"
+        return "Logits({:,} images, {} classes)".format(*self.logits.shape)
 
 
 class Run:
@@ -111,10 +109,10 @@ class Run:
     """
 
     def __init__(self, artifact: Artifact):
-        if not artifact.finished:
-            raise SemmixError(f"{artifact.folder} is not finished", "half done", "run its training command again")
+        require(artifact.finished, f"{artifact.folder} is not finished", "half done", "run its training command again")
         self.folder: Path = artifact.folder
         self.manifest: dict[str, Any] = artifact.manifest
+        self.inputs: dict[str, Any] = self.manifest["inputs"]  # settings of the training, digests of what it read
         self._temperatures: dict[str, float] = {}
         self._scaled: dict[str, Predictions] = {}
 
@@ -137,8 +135,6 @@ class Run:
         """
         return run if isinstance(run, Run) else cls(open_artifact(Path(run), MANIFEST, "run"))
 
-    # --- what it was made from ------------------------------------------------------------------------
-
     @cached_property
     def env(self) -> dict[str, Any]:
         """Versions, device, command and time of the training."""
@@ -150,20 +146,8 @@ class Run:
         path = self.folder / "stats.jsonl"
         if not path.exists():
             return []
-        try:
+        with explaining(f"cannot read {path}", "delete the line that is no JSON", ValueError):
             return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-        except ValueError as error:
-            raise SemmixError(f"cannot read {path}", error, "delete the line that is no JSON") from error
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """Settings of the training, and digests of what it read."""
-        return self.manifest["inputs"]
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of `inputs`: runs made alike, from the same images with the same seed, share it."""
-        return digest(self.inputs)
 
     @property
     def seed(self) -> int:
@@ -210,8 +194,6 @@ class Run:
         """The names of the classes; their numbers where the run does not know them."""
         return list(self.manifest.get("class_names") or map(str, range(self.test.logits.shape[1])))
 
-    # --- what came of it ------------------------------------------------------------------------------
-
     @cached_property
     def val(self) -> Logits:
         """Logits on the validation split."""
@@ -235,8 +217,7 @@ class Run:
     def temperature_by(self, search: Search) -> float:
         """Return the temperature that another search finds on the validation split."""
         if search not in self._temperatures:
-            scaler = TemperatureScaler(search).fit(self.val.logits, self.val.labels)
-            self._temperatures[search] = scaler.temperature
+            self._temperatures[search] = TemperatureScaler(search).fit(self.val.logits, self.val.labels).temperature
         return self._temperatures[search]
 
     @property
@@ -315,8 +296,7 @@ class _Outside(Mapping[str, Logits]):
 
     def __iter__(self) -> Iterator[str]:
         start, end = logits_file("ood-*").split("*")
-        names = (path.name.removeprefix(start).removesuffix(end) for path in self._folder.glob(f"{start}*{end}"))
-        return iter(sorted(names))
+        return iter(sorted(path.name[len(start) : -len(end)] for path in self._folder.glob(f"{start}*{end}")))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -19,7 +19,8 @@ from semmix.cli.main import main
 from semmix.core.files import write_json
 from semmix.deploy import Caution, load_model
 from semmix.deploy.image_files import find_images, fit_channels, read_image
-from semmix.deploy.predict import BATCH_SIZE, predict_files
+from semmix.deploy.model import BATCH_SIZE
+from semmix.deploy.predict import predict_files
 from semmix.deploy.rules import in_set
 from semmix.runs import Run
 
@@ -163,7 +164,7 @@ def test_csv_and_jsonl_hold_the_same(capsys, run, image_files, tmp_path):
 
 def test_many_batches_come_in_order(model, image_files, monkeypatch):
     expected = list(predict_files(model, image_files))
-    monkeypatch.setattr("semmix.deploy.predict.BATCH_SIZE", 16)
+    monkeypatch.setattr("semmix.deploy.model.BATCH_SIZE", 16)
     rows = list(predict_files(model, iter(image_files)))
     assert [(r["file"], r["class_name"]) for r in rows] == [(r["file"], r["class_name"]) for r in expected]
 

@@ -16,7 +16,7 @@ from semmix.data import load_dataset
 from semmix.networks.saved import save_classifier
 from semmix.report import predict_ood, write_report
 from semmix.report.charts import roc_chart
-from semmix.report.detection import FALSE_ALARMS, Scores, detections, roc_curve
+from semmix.report.detection import FALSE_ALARMS, detections, roc_curve
 from semmix.report.rows import aggregate
 from semmix.runs import Run
 
@@ -106,7 +106,7 @@ def test_curve_and_area_by_counting():
     """Ties included: entropies are rounded."""
     draw = np.random.default_rng(1)
     known, outside = draw.random(70).round(1), (draw.random(50) + 0.3).round(1)
-    alarms, found = roc_curve(Scores(known, outside))
+    alarms, found = roc_curve((known, outside))
     assert (alarms[0], found[0], alarms[-1], found[-1]) == (0, 0, 1, 1)
     for threshold in np.unique(known):
         place = np.flatnonzero(np.isclose(alarms, np.mean(known >= threshold)))

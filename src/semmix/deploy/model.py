@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,11 +42,10 @@ class Caution:
     """How often prediction sets hold the true class: 0.50 to 0.99."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.abstain <= 1:
-            raise SemmixError("abstain is a confidence", self.abstain, "choose 0 to 1, as in 0.9")
+        require(0 <= self.abstain <= 1, "abstain is a confidence", self.abstain, "choose 0 to 1, as in 0.9")
         percent = 100 * self.coverage
-        if round(percent) not in PERCENTS or abs(percent - round(percent)) > 1e-9:
-            raise SemmixError("coverage is a share in whole per cent", self.coverage, "choose 0.50 to 0.99")
+        whole = round(percent) in PERCENTS and abs(percent - round(percent)) <= 1e-9
+        require(whole, "coverage is a share in whole per cent", self.coverage, "choose 0.50 to 0.99")
 
     @property
     def percent(self) -> str:
@@ -74,6 +73,7 @@ class Prediction:
 
 
 Picture = str | Path | Image.Image | np.ndarray
+F = TypeVar("F", bound=Path | Image.Image | np.ndarray)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,7 +110,13 @@ class Model:
         if not isinstance(images, Tensor):
             given = [images] if isinstance(images, Picture) else images
             found = (find_images([str(each)]) if isinstance(each, (str, Path)) else [each] for each in given)
-            return self._predict_pictures([each for some in found for each in some], caution)
+            predictions, bad = [], []
+            for batch in self.read([each for some in found for each in some]):
+                bad += [f"{name} ({image})" for name, image in batch if isinstance(image, BadImageError)]
+                good = [image for _, image in batch if isinstance(image, Tensor)]
+                predictions += self.predict(torch.stack(good), caution) if good and not bad else []
+            require(not bad, "not every file can be read as an image", some_of(bad), "leave those out")
+            return predictions
         fits = images.dtype == torch.uint8 and images.ndim == 4 and tuple(images.shape[1:]) == self.image_shape
         fix = f"pass uint8 [N, {', '.join(map(str, self.image_shape))}], files, Pillow images or arrays [H, W, C]"
         require(fits, "these pixels do not fit the model", f"{images.dtype} {tuple(images.shape)}", fix)
@@ -120,25 +126,16 @@ class Model:
         caution = caution or Caution()
         return [self._prediction(row, float(score), caution) for row, score in zip(probs, scores, strict=True)]
 
-    def _predict_pictures(
-        self, pictures: Sequence[Path | Image.Image | np.ndarray], caution: Caution | None
-    ) -> list[Prediction]:
-        """Return the predictions for images of any size, read ahead of need; they do not fill the memory."""
+    def read(self, pictures: Sequence[F]) -> Iterator[list[tuple[F, Tensor | BadImageError]]]:
+        """Yield batches of pictures, each with the pixels the network takes or what is wrong; threads read ahead."""
 
-        def prepare(picture: Path | Image.Image | np.ndarray) -> Tensor | str:
+        def prepare(picture: F) -> tuple[F, Tensor | BadImageError]:
             try:
-                return prepare_image(picture, self.image_shape)
+                return picture, prepare_image(picture, self.image_shape)
             except BadImageError as bad:
-                return f"{picture} ({bad})"
+                return picture, bad
 
-        batches = (pictures[first : first + BATCH_SIZE] for first in range(0, len(pictures), BATCH_SIZE))
-        predictions, bad = [], []
-        for batch in read_ahead(prepare, batches):
-            bad += [image for image in batch if isinstance(image, str)]
-            good = [image for image in batch if isinstance(image, Tensor)]
-            predictions += self.predict(torch.stack(good), caution) if good and not bad else []
-        require(not bad, "not every file can be read as an image", some_of(bad), "leave those out")
-        return predictions
+        return read_ahead(prepare, (pictures[k : k + BATCH_SIZE] for k in range(0, len(pictures), BATCH_SIZE)))
 
     def _prediction(self, probs: np.ndarray, score: float, caution: Caution) -> Prediction:
         names, limit = self.rules.class_names, self.rules.ood_threshold
@@ -170,10 +167,8 @@ def prediction_rows(
     """Return `ROW_FIELDS` of each image `[C, H, W]`, or of what was wrong with its file."""
     good = [image for image in images if isinstance(image, Tensor)]
     predictions = iter(model.predict(torch.stack(good), caution) if good else [])
-    none = dict.fromkeys(ROW_FIELDS)
-    return [
-        none | (asdict(next(predictions)) if isinstance(image, Tensor) else {"error": str(image)}) for image in images
-    ]
+    told = [asdict(next(predictions)) if isinstance(each, Tensor) else {"error": str(each)} for each in images]
+    return [dict.fromkeys(ROW_FIELDS) | each for each in told]
 
 
 def how_to_predict(folder: str | Path) -> str:

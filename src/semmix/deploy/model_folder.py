@@ -22,19 +22,11 @@ from semmix.deploy.card import CARD, DIAGRAM, write_card
 from semmix.deploy.model import KIND
 from semmix.deploy.programs import ONNX_OPSET, CalibratedNetwork, can_write_onnx, write_programs
 from semmix.deploy.rules import learn_rules, measure_predictions
-from semmix.networks.saved import (
-    MANIFEST,
-    SAVED_PROGRAM,
-    WEIGHTS,
-    copy_classifier,
-    load_classifier,
-    saved_image_shape,
-    saved_name,
-)
+from semmix.networks import saved
 from semmix.networks.user_network import is_user_network
 from semmix.runs import Run
 
-FILES = (CARD, DIAGRAM, WEIGHTS, SAVED_PROGRAM, "model.pt2", "model.onnx")
+FILES = (CARD, DIAGRAM, saved.WEIGHTS, saved.SAVED_PROGRAM, "model.pt2", "model.onnx")
 """What a model folder holds beside its manifest."""
 
 
@@ -66,25 +58,25 @@ def export_model(run: Run | str | Path, out: str | Path, *, onnx: bool = True) -
     if onnx and not can_write_onnx():
         fix = f"{install_command('onnx')}, or export with --no-onnx"
         raise SemmixError("model.onnx needs onnx, onnxruntime and onnxscript", "missing", fix)
-    network, weights = load_classifier(run.folder)
+    network, weights = saved.load_classifier(run.folder)
     data = {split: run.inputs.get(split) for split in ("train", "val", "test")}
-    if not (out / MANIFEST).exists() and out.resolve() != run.folder.resolve():
+    if not (out / saved.MANIFEST).exists() and out.resolve() != run.folder.resolve():
         there = [name for name in FILES if (out / name).exists()]
         fix = "choose another --out: the model would replace them"
         require(not there, f"{out} holds files of something else", ", ".join(there), fix)
-    artifact = begin_artifact(out, MANIFEST, KIND, {"weights": weights, **data, "onnx": onnx})
+    artifact = begin_artifact(out, saved.MANIFEST, KIND, {"weights": weights, **data, "onnx": onnx})
     if artifact.finished:
         return out
 
-    rules, shape = learn_rules(run), saved_image_shape(run.folder)
-    copied = copy_classifier(run.folder, out)
+    rules, shape = learn_rules(run), saved.saved_image_shape(run.folder)
+    copied = saved.copy_classifier(run.folder, out)
     calibrated = CalibratedNetwork(network, rules.temperature).eval()
     difference = write_programs(calibrated, shape, out, onnx)
     written = [*copied, "model.pt2", *(["model.onnx"] if onnx else [])]
     facts = {
         "semmix": __version__,
         "image_shape": list(shape),
-        "runs_code": is_user_network(saved_name(run.folder)),
+        "runs_code": is_user_network(saved.saved_name(run.folder)),
         **asdict(rules),
         "temperature_is_fitted": run.temperature_is_fitted,
         **measure_predictions(run.after, rules),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 from semmix.core.files import whole_file, write_bytes
 from semmix.networks import Classifier
 
@@ -63,7 +63,11 @@ def write_programs(network: CalibratedNetwork, shape: Shape, out: Path, onnx: bo
     difference = check_program("model.pt2", program, network, shape)
     if onnx:
         with _quiet():
-            _save_onnx(exported, out / "model.onnx")
+            names = {"input_names": ["images"], "output_names": list(OUTPUTS), "dynamic_shapes": ({0: "batch"},)}
+            graph = torch.onnx.export(exported, **names, opset_version=ONNX_OPSET, dynamo=True, verbose=False)
+            assert graph is not None
+            with whole_file(out / "model.onnx") as temporary:
+                graph.save(str(temporary), external_data=False)
         program = open_onnx(out / "model.onnx")
         difference = max(difference, check_program("model.onnx", program, network, shape))
     return difference
@@ -79,11 +83,7 @@ def open_onnx(path: Path) -> Program:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
-    def program(images: Tensor) -> list[Tensor]:
-        return list(map(torch.from_numpy, session.run(OUTPUTS, {"images": images.numpy()})))
-
-    return program
+    return lambda images: [*map(torch.from_numpy, session.run(OUTPUTS, {"images": images.numpy()}))]
 
 
 @torch.no_grad()
@@ -102,10 +102,9 @@ def check_program(name: str, program: Program, network: CalibratedNetwork, shape
             raise SemmixError(what, _first_line(error), fix) from error
         for output, seen, wanted in zip(OUTPUTS, found, network(images), strict=True):
             gap = float(((seen - wanted).abs() / wanted.abs().clamp(min=1)).max())
-            if not gap <= TOLERANCE:  # NaN is a difference too
-                what = f"{name} disagrees with PyTorch on {output}"
-                fix = f"it must agree to {TOLERANCE:g}: do not ship it; export again or report this"
-                raise SemmixError(what, f"{gap:.2g} for a batch of {len(images)}", fix)
+            fix = f"it must agree to {TOLERANCE:g}: do not ship it; export again or report this"
+            what, where = f"{name} disagrees with PyTorch on {output}", f"{gap:.2g} for a batch of {len(images)}"
+            require(gap <= TOLERANCE, what, where, fix)  # NaN is a difference too
             worst = max(worst, gap)
     return worst
 
@@ -117,29 +116,12 @@ def trial_images(shape: Shape) -> Iterator[Tensor]:
         yield torch.from_numpy(random.integers(0, 256, (size, *shape), dtype=np.uint8))
         yield torch.from_numpy(255 * random.integers(0, 2, (size, *shape), dtype=np.uint8))
     extremes = torch.zeros(4, *shape, dtype=torch.uint8)
-    extremes[1] = 255
-    extremes[2, ..., ::2] = 255
-    extremes[3, :, 0, 0] = 255
+    extremes[1] = extremes[2, ..., ::2] = extremes[3, :, 0, 0] = 255
     yield extremes
 
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-
-
-def _save_onnx(exported: torch.export.ExportedProgram, path: Path) -> None:
-    program = torch.onnx.export(
-        exported,
-        input_names=["images"],
-        output_names=list(OUTPUTS),
-        dynamic_shapes=({0: "batch"},),
-        opset_version=ONNX_OPSET,
-        dynamo=True,
-        verbose=False,
-    )
-    assert program is not None
-    with whole_file(path) as temporary:
-        program.save(str(temporary), external_data=False)
 
 
 @contextmanager

@@ -49,8 +49,7 @@ def learn_rules(run: Run) -> Rules:
     """Return the rules that follow from a run's validation logits."""
     val = run.val
     of_truth = val.probs(run.temperature)[np.arange(len(val.labels)), val.labels]
-    familiarity = -ood_score(val.logits, by="energy")
-    least = lower_bound(familiarity, OOD_PERCENT)
+    least = lower_bound(-ood_score(val.logits, by="energy"), OOD_PERCENT)
     return Rules(
         class_names=run.class_names,
         temperature=run.temperature,
@@ -76,21 +75,17 @@ def lower_bound(values: np.ndarray, percent: int) -> float | None:
 def measure_predictions(test: Predictions, rules: Rules) -> dict[str, Any]:
     """Return metrics and prediction sets of calibrated predictions, as JSON values."""
     metrics = {metric.name: interval(metric.with_bins(15), test.probs, test.labels).to_json() for metric in USUAL}
-    sets = {p: measure_sets(test, rules.set_thresholds[p]) for p in SHOWN_PERCENTS}
-    return {
-        "metrics": metrics,
-        "prediction_sets": {p: {name: each.to_json() for name, each in found.items()} for p, found in sets.items()},
-    }
+    sets = {p: measure_sets(test, rules.set_thresholds[p]).items() for p in SHOWN_PERCENTS}
+    shown = {p: {name: each.to_json() for name, each in found} for p, found in sets.items()}
+    return {"metrics": metrics, "prediction_sets": shown}
 
 
 def measure_sets(test: Predictions, threshold: float) -> dict[str, Interval]:
     """Return how often the sets hold the truth, and how many classes they hold."""
     members = in_set(test.probs, threshold)  # [N, K]
     holds = members[np.arange(len(test.labels)), test.labels]
-    return {
-        "coverage": estimate_mean(holds, most=1.0),
-        "num_classes": estimate_mean(members.sum(1), most=members.shape[1]),
-    }
+    num_classes = estimate_mean(members.sum(1), most=members.shape[1])
+    return {"coverage": estimate_mean(holds, most=1.0), "num_classes": num_classes}
 
 
 def in_set(probs: np.ndarray, threshold: float) -> np.ndarray:

@@ -18,7 +18,7 @@ from tyro.conf import Positional
 
 from semmix.calibration import Interval, TemperatureScaler, TopLabel, top_label
 from semmix.calibration.scaling import none_wrong
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 from semmix.core.files import write_json
 from semmix.core.progress import say
 from semmix.deploy.rules import estimate, estimate_mean
@@ -38,9 +38,8 @@ class Costs:
     ask: float
 
     def __post_init__(self) -> None:
-        if not (0 < self.wrong < math.inf and 0 < self.ask < math.inf):
-            seen = f"wrong {self.wrong:g}, ask {self.ask:g}"
-            raise SemmixError("costs are positive numbers", seen, "as in 10 and 1")
+        usable = 0 < self.wrong < math.inf and 0 < self.ask < math.inf
+        require(usable, "costs are positive numbers", f"wrong {self.wrong:g}, ask {self.ask:g}", "as in 10 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +132,8 @@ def judge(test: TopLabel, costs: Costs, name: str, threshold: float) -> Policy:
         num = float(counts @ accepted)
         return float(counts @ (accepted * wrong)) / num if num else math.nan
 
-    return Policy(
-        name,
-        threshold,
-        coverage=estimate_mean(accepted, most=1.0),
-        error=estimate(error, len(accepted), most=1.0),
-        cost=estimate_mean(cost),
-        saving=estimate_mean(simple - cost),
-    )
+    shares = estimate_mean(accepted, most=1.0), estimate(error, len(accepted), most=1.0)
+    return Policy(name, threshold, *shares, cost=estimate_mean(cost), saving=estimate_mean(simple - cost))
 
 
 def show_threshold(confidence: np.ndarray, threshold: float) -> str:
@@ -167,11 +160,10 @@ def _read(command: Choose) -> tuple[TopLabel, TopLabel, list[str]]:
     val_logits = val.logits(every)
     scaler = TemperatureScaler().fit(val_logits, val.labels)
     tops = [top_label(scaler.transform(s.logits(every)), s.labels) for s in (val, test)]
+    fitted = f"temperature {scaler.temperature:.3f}, fitted on validation"
     if none_wrong(val_logits, val.labels):
-        notes.append("no validation prediction was wrong: the temperature could not be fitted")
-    else:
-        notes.append(f"temperature {scaler.temperature:.3f}, fitted on validation")
-    return tops[0], tops[1], [*notes, *(f"warning: {warning}" for warning in warnings)]
+        fitted = "no validation prediction was wrong: the temperature could not be fitted"
+    return tops[0], tops[1], [*notes, fitted, *(f"warning: {warning}" for warning in warnings)]
 
 
 def _show(value: Interval, scale: float) -> str:

@@ -3,23 +3,9 @@
 from semmix.report.detection import predict_ood
 from semmix.report.evaluation_page import draw_evaluation
 from semmix.report.gallery import Gallery, open_gallery
-from semmix.report.rows import Row, aggregate, results_table
+from semmix.report.rows import aggregate, results_table
 from semmix.report.runs_page import ReportConfig, run_report, write_report
-from semmix.report.table import Table
-from semmix.runs import Predictions, Run
+from semmix.runs import Predictions
 
-__all__ = [
-    "Gallery",
-    "Predictions",
-    "ReportConfig",
-    "Row",
-    "Run",
-    "Table",
-    "aggregate",
-    "draw_evaluation",
-    "open_gallery",
-    "predict_ood",
-    "results_table",
-    "run_report",
-    "write_report",
-]
+__all__ = ["Gallery", "Predictions", "ReportConfig", "aggregate", "draw_evaluation", "open_gallery", "predict_ood"]
+__all__ += ["results_table", "run_report", "write_report"]

@@ -23,12 +23,9 @@ from semmix.report.rows import percent
 from semmix.report.svg import Frame, round_ticks, series_style, spread
 
 MEASURES = {"total_variation": total_variation, "cross_entropy": nll, "kl_divergence": kl_divergence}
-NUM_SHOWN = 10
-"""Sets on the contact sheet."""
-NUM_ODD_SHOWN = 5
-"""Sets shown of those offered for exclusion."""
-MAX_PAIRS = 500
-"""Pairs in the table: CIFAR-100 has 4,950."""
+NUM_SHOWN = 10  # sets on the contact sheet
+NUM_ODD_SHOWN = 5  # sets shown of those offered for exclusion
+MAX_PAIRS = 500  # pairs in the table: CIFAR-100 has 4,950
 
 
 def write_diagnosis(annotation: Annotation, out: Path, class_names: Sequence[str], judge: Tensor | None = None) -> Path:
@@ -60,12 +57,11 @@ def write_diagnosis(annotation: Annotation, out: Path, class_names: Sequence[str
 
 def agreement(annotation: Annotation, judge: Tensor) -> dict[str, dict[str, float]]:
     """Return how well a judge's probabilities [S, L, K] agree with the labels of every scheme."""
-    probs = judge.flatten(0, 1)
-    labels = {scheme: annotation.soft_labels(scheme).flatten(0, 1) for scheme in LABEL_SCHEMES}
-    return {
-        scheme: {name: measure(probs, of_scheme) for name, measure in MEASURES.items()}
-        for scheme, of_scheme in labels.items()
-    }
+    found = {}
+    for scheme in LABEL_SCHEMES:
+        labels = annotation.soft_labels(scheme).flatten(0, 1)
+        found[scheme] = {name: measure(judge.flatten(0, 1), labels) for name, measure in MEASURES.items()}
+    return found
 
 
 def judge_images(store: MixSets, run: str | Path, device: torch.device) -> Tensor:
@@ -77,12 +73,9 @@ def judge_images(store: MixSets, run: str | Path, device: torch.device) -> Tenso
 
 def headline(found: dict[str, Any]) -> str:
     """Return what the diagnosis says, in one sentence."""
-    third = found["third_class_share"]
+    third, monotone = found["third_class_share"], percent(found["monotone_share"], 0)
     middle = f"; {percent(third, 0)} of the middle images show a third class" if third else ""
-    return (
-        f"In {percent(found['monotone_share'], 0)} of the sets, the image shows more of a class "
-        f"the more of it was requested{middle}."
-    )
+    return f"In {monotone} of the sets, the image shows more of a class the more of it was requested{middle}."
 
 
 CURVES = {"gap": "mean label of ends less accuracy", "softmax_nll": "validation NLL"}
@@ -110,23 +103,14 @@ def _gallery(annotation: Annotation, sets: Sequence[int]) -> Gallery:
     store, order = annotation.store, [*sets, *sorted(set(range(annotation.store.num_sets)) - set(sets))]
     shape = (len(sets), store.plan.set_size, *store.image_shape)
     images = np.array([store.read_set(n).numpy() for n in sets], np.uint8).reshape(shape)
-    return Gallery(
-        images=images,
-        pairs=store.pairs()[order],
-        lam_requested=store.lam_requested()[order],
-        lam=annotation.lam()[order],
-    )
+    return Gallery(images, store.pairs()[order], store.lam_requested()[order], annotation.lam()[order])
 
 
 def _strips(annotation: Annotation, sets: Sequence[int], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Return rows of the contact sheet: a picture and both lambdas under every image."""
-    gallery = _gallery(annotation, sets)
-    return [
-        {
-            "number": n,
-            "picture": picture,
-            "names": [class_names[c] for c in gallery.pairs[row][::-1]],
-            "lams": list(zip(gallery.lam_requested[row], gallery.lam[row], strict=True)),
-        }
-        for row, (n, picture) in enumerate(zip(sets, sprites(gallery), strict=False))
-    ]
+    gallery, strips = _gallery(annotation, sets), []
+    for row, (n, picture) in enumerate(zip(sets, sprites(gallery), strict=False)):
+        names = [class_names[c] for c in gallery.pairs[row][::-1]]
+        lams = list(zip(gallery.lam_requested[row], gallery.lam[row], strict=True))
+        strips.append({"number": n, "picture": picture, "names": names, "lams": lams})
+    return strips

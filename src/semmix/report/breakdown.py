@@ -60,16 +60,11 @@ def pair_lines(series: Series, class_names: Sequence[str]) -> list[PairLine]:
     labels, predicted, confidence = _pooled(series)
     wrong = labels != predicted
     confusions: Counter[tuple[int, int]] = Counter(zip(labels[wrong].tolist(), predicted[wrong].tolist(), strict=True))
-    return [
-        PairLine(
-            class_names[i],
-            class_names[j],
-            count / len(series.members),
-            float(count / (labels == i).sum()),
-            _mean(confidence[(labels == i) & (predicted == j)]),
-        )
-        for (i, j), count in confusions.most_common(MAX_PAIRS)
-    ]
+    lines = []
+    for (i, j), count in confusions.most_common(MAX_PAIRS):
+        share, mean = float(count / (labels == i).sum()), _mean(confidence[(labels == i) & (predicted == j)])
+        lines.append(PairLine(class_names[i], class_names[j], count / len(series.members), share, mean))
+    return lines
 
 
 def _pooled(series: Series) -> list[np.ndarray]:

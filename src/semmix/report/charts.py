@@ -17,12 +17,10 @@ from semmix.report.svg import PERCENT_TICKS, Frame, join, round_ticks, series_st
 from semmix.runs import Predictions, Run
 
 NUM_BINS = 15
-FEW_IMAGES = 10
-"""Bins with fewer images are drawn pale."""
+FEW_IMAGES = 10  # bins with fewer images are drawn pale
 COVERAGES = np.linspace(0.02, 1, 99)
 """Where risk is read off; the most confident 2 % are too few to tell."""
-Z95 = 1.959964
-"""Two-sided 95 % point of the normal distribution."""
+Z95 = 1.959964  # two-sided 95 % point of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,8 @@ class Series:
         """The bins that hold images, pooled over seeds."""
         probs = np.concatenate([member.probs for member in self.members])
         labels = np.concatenate([member.labels for member in self.members])
-        columns = zip(*reliability(probs, labels, self.num_bins), strict=True)
-        return [
-            Bin(low, high, count / len(self.members), confidence, accuracy)
-            for low, high, count, confidence, accuracy in columns
-            if count
-        ]
+        columns, num = zip(*reliability(probs, labels, self.num_bins), strict=True), len(self.members)
+        return [Bin(low, high, count / num, *means) for low, high, count, *means in columns if count]
 
     @cached_property
     def risk(self) -> np.ndarray:
@@ -142,13 +136,9 @@ def confidence_chart(series: Series, k: int) -> Markup:
 
     def bar(b: Bin) -> Markup:
         wrong, every = b.count * (1 - b.accuracy) / total, b.count / total
-        hatched = frame.bar((b.low, b.high), (0, wrong), "gap")
-        return tag(
-            "g",
-            tag("title", b.describe()),
-            hatched,
-            frame.bar((b.low, b.high), (wrong, every), f"bar {series_style(k)}"),
-        )
+        below = frame.bar((b.low, b.high), (0, wrong), "gap")
+        above = frame.bar((b.low, b.high), (wrong, every), f"bar {series_style(k)}")
+        return tag("g", tag("title", b.describe()), below, above)
 
     confidence, accuracy = series.mean("confidence"), series.mean("correct")
     on_left = max(confidence, accuracy) > 0.5

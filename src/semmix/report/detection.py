@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from semmix.calibration import METRICS, Interval, mean_interval, ood_auroc, ood_fpr, ood_score
 from semmix.core.device import pick_device, to_device
-from semmix.core.errors import SemmixError
+from semmix.core.errors import explaining, require
 from semmix.core.files import write_tensors
 from semmix.core.progress import progress
 from semmix.data import Split, load_dataset
@@ -47,53 +45,36 @@ def predict_ood(run: Run | str | Path, dataset: str, device: str = "auto") -> Pa
         device: auto, cpu or cuda.
 
     Raises:
-        SemmixError: If these are the images the run was tested on.
+        SemmixError: If these are the images the run was tested on, or do not fit its network.
     """
     run = Run.open(run)
     channels, size, _ = saved_image_shape(run.folder)
     name, split = _load_test(dataset, size)
-    _refuse_own_images(run, name, split.digest)
+    fix = "name a data set it was not trained for"
+    other = split.digest != run.inputs.get("test")
+    require(other, "its own data set is not out-of-distribution for a run", name, fix)
+    # The name counts too: under another seed, its data set has another test split.
+    fix += "; if these are other images, rename the folder"
+    require(name != run.inputs["dataset"], "the run's own data set has this name", name, fix)
     path = run.folder / logits_file(f"ood-{name}")
     if path.exists():
-        _refuse_other_images(path, split.digest)
+        errors = OSError, SafetensorError, ValueError
+        with explaining(f"cannot read {path}", "delete it: it is made again", *errors), safe_open(path, "pt") as file:
+            header = json.loads((file.metadata() or {}).get("semmix", "{}"))
+        digest = header.get("images", split.digest)  # a file that does not name its images is trusted
+        fix = "delete or rename that file, or rename the folder of images"
+        seen = f"images {digest[:6]} in place of {split.digest[:6]}"
+        require(digest == split.digest, f"{path} belongs to another data set of this name", seen, fix)
         return path
+    seen = f"{name} has {split.images.shape[1]} channels, the network takes {channels}"
+    fits = split.images.shape[1] in (1, channels)
+    require(fits, "these images do not fit the network", seen, "choose another data set")
+    images = split.images.expand(-1, channels, -1, -1)  # grey ones are repeated
     network = to_device(load_classifier(run.folder)[0], pick_device(device))
     with progress(f"predict {name}", len(split)) as bar:
-        logits = predict_logits(network, _with_channels(split.images, channels, name), BATCH_SIZE, bar=bar)
+        logits = predict_logits(network, images, BATCH_SIZE, bar=bar)
     write_tensors(path, {"logits": logits.cpu(), "labels": split.labels}, {"images": split.digest})
     return path
-
-
-def _refuse_own_images(run: Run, name: str, digest: str) -> None:
-    """Raise if these are the images a run is tested on, however they were named.
-
-    The name counts too: under another seed, its data set has another test split.
-    """
-    if digest == run.inputs.get("test"):
-        fix = "name a data set it was not trained for"
-        raise SemmixError("its own data set is not out-of-distribution for a run", name, fix)
-    if name == run.inputs["dataset"]:
-        fix = "name a data set it was not trained for; if these are other images, rename the folder"
-        raise SemmixError("the run's own data set has this name", name, fix)
-
-
-def _refuse_other_images(path: Path, digest: str) -> None:
-    """Raise if a file holds logits on other images; one that does not name them is trusted."""
-    seen = _read_header(path).get("images", digest)
-    if seen != digest:
-        fix = "delete or rename that file, or rename the folder of images"
-        seen = f"images {seen[:6]} in place of {digest[:6]}"
-        raise SemmixError(f"{path} belongs to another data set of this name", seen, fix)
-
-
-def _read_header(path: Path) -> dict[str, str]:
-    """Return what `write_tensors` got as header; empty where it got none."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return json.loads((file.metadata() or {}).get("semmix", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
-        fix = "delete it: it is made again"
-        raise SemmixError(f"cannot read {path}", error, fix) from error
 
 
 @lru_cache(maxsize=2)
@@ -103,63 +84,25 @@ def _load_test(dataset: str, size: int) -> tuple[str, Split]:
     return data.name, data.test
 
 
-def _with_channels(images: Tensor, channels: int, name: str) -> Tensor:
-    """Return the images with as many channels as the network takes; grey ones may be repeated."""
-    if images.shape[1] not in (1, channels):
-        seen = f"{name} has {images.shape[1]} channels, the network takes {channels}"
-        raise SemmixError("these images do not fit the network", seen, "choose another data set")
-    return images.expand(-1, channels, -1, -1)
-
-
-class Scores(NamedTuple):
-    """Entropies of one run's predictions."""
-
-    test: np.ndarray  # [N], for its own test images
-    ood: np.ndarray  # [M], for the OOD images
+Scores = tuple[np.ndarray, np.ndarray]
+"""Entropies of one run's predictions: for its own test images [N], and for the OOD images [M]."""
 
 
 def ood_scores(run: Run, name: str, temperature: float = 1.0) -> Scores:
     """Return the scores of a run's test images and of the images of data set `name`."""
-    logits = (part.logits.astype(np.float64) for part in (run.test, run.ood[name]))
-    return Scores(*(ood_score(each / temperature) for each in logits))
+    test, ood = (ood_score(part.logits.astype(np.float64) / temperature) for part in (run.test, run.ood[name]))
+    return test, ood
 
 
-@dataclass(frozen=True)
-class Detection:
+class Detection(NamedTuple):
     """How well the runs of one row tell the images of one data set from their test images."""
 
     name: str
-    place: int
-    """The row's number, which decides its colour."""
-    before: tuple[Scores, ...]
-    """As trained, by run."""
-    after: tuple[Scores, ...]
-    """After temperature scaling."""
-
-    @cached_property
-    def auroc(self) -> Interval:
-        """The chance that an OOD image has a higher score than a test image, as trained."""
-        return _auroc(self.before)
-
-    @cached_property
-    def auroc_after(self) -> Interval:
-        """The same after temperature scaling."""
-        return _auroc(self.after)
-
-    @cached_property
-    def fpr(self) -> Interval:
-        """The share of OOD images accepted where 95 % of the test images must be."""
-        return mean_interval([ood_fpr(*scores) for scores in self.before])
-
-    @cached_property
-    def found(self) -> np.ndarray:
-        """The share of OOD images found at each of `FALSE_ALARMS`, mean over runs."""
-        curves = [roc_curve(scores) for scores in self.before]
-        return np.mean([np.interp(FALSE_ALARMS, *curve) for curve in curves], axis=0)
-
-
-def _auroc(runs: Sequence[Scores]) -> Interval:
-    return mean_interval([ood_auroc(*scores) for scores in runs])
+    place: int  # the row's number, which decides its colour
+    auroc: Interval  # the chance that an OOD image has a higher score than a test image, as trained
+    auroc_after: Interval  # the same after temperature scaling
+    fpr: Interval  # the share of OOD images accepted where 95 % of the test images must be
+    found: np.ndarray  # the share of OOD images found at each of `FALSE_ALARMS`, mean over runs
 
 
 def roc_curve(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
@@ -171,13 +114,15 @@ def roc_curve(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
 
 def detections(rows: Sequence[Row]) -> dict[str, list[Detection]]:
     """Return by OOD data set the rows with logits on it, each from those of its runs that have them."""
-    names = sorted({name for row in rows for run in row.runs for name in run.ood})
-    found = {name: [_detection(row, k, name) for k, row in enumerate(rows)] for name in names}
-    return {name: [detection for detection in each if detection.before] for name, each in found.items()}
-
-
-def _detection(row: Row, place: int, name: str) -> Detection:
-    runs = [run for run in row.runs if name in run.ood]
-    before = tuple(ood_scores(run, name) for run in runs)
-    after = tuple(ood_scores(run, name, run.temperature) for run in runs)
-    return Detection(row.name, place, before, after)
+    found: dict[str, list[Detection]] = {}
+    for name in sorted({name for row in rows for run in row.runs for name in run.ood}):
+        for place, row in enumerate(rows):
+            if runs := [run for run in row.runs if name in run.ood]:
+                before = [ood_scores(run, name) for run in runs]
+                after = [ood_scores(run, name, run.temperature) for run in runs]
+                areas, areas_after = ([ood_auroc(*scores) for scores in stage] for stage in (before, after))
+                fpr = mean_interval([ood_fpr(*scores) for scores in before])
+                curve = np.mean([np.interp(FALSE_ALARMS, *roc_curve(scores)) for scores in before], axis=0)
+                measured = mean_interval(areas), mean_interval(areas_after), fpr, curve
+                found.setdefault(name, []).append(Detection(row.name, place, *measured))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,8 @@ def draw_evaluation(
     first, known, lines = series[0].members[0], measured or {}, []
     for each in series:
         there, (member,) = known.get(each.name, {}), each.members
-        lines.append(
-            {
-                m.name: there.get(m.name) or interval(m.with_bins(bins), member.probs, member.labels, level)
-                for m in USUAL
-            }
-        )
+        measure = partial(interval, probs=member.probs, labels=member.labels, level=level)
+        lines.append({m.name: there.get(m.name) or measure(m.with_bins(bins)) for m in USUAL})
     sure = known.get(series[0].name, {}).get("confidence")
     confidence, ece = sure.value if sure else series[0].mean("confidence"), lines[0]["ece"]
     headline = (

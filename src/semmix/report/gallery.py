@@ -13,18 +13,14 @@ from markupsafe import Markup
 from PIL import Image
 
 from semmix.annotation import Annotation
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.mixing.store import MixSets
 from semmix.report.svg import Frame, round_ticks, series_style, spread
 
-MAX_SPRITE_BYTES = 3_000_000
-"""Pixels a report carries; base64 makes a third more of it."""
-MAX_SIDE = 96
-"""Larger images are shown smaller."""
-MAX_DOTS = 600
-"""Images drawn as dots in the lambda chart."""
-MAX_LINES = 12
-"""Sets drawn as thin lines in the chart of one pair."""
+MAX_SPRITE_BYTES = 3_000_000  # pixels a report carries; base64 makes a third more of it
+MAX_SIDE = 96  # larger images are shown smaller
+MAX_DOTS = 600  # images drawn as dots in the lambda chart
+MAX_LINES = 12  # sets drawn as thin lines in the chart of one pair
 AXES = ("λ requested", "λ annotated")
 
 
@@ -44,10 +40,10 @@ class Gallery:
         num_sets, size = self.lam_requested.shape
         images_fit = self.images.ndim == 5 and len(self.images) <= num_sets and self.images.shape[1] == size
         lams_fit = self.lam is None or self.lam.shape == (num_sets, size)
-        if not (images_fit and lams_fit and self.pairs.shape == (num_sets, 2)):
-            seen = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-            fix = "pass images [M, L, C, H, W], pairs [S, 2], lambdas [S, L], with M <= S"
-            raise SemmixError("the gallery's shapes disagree", seen, fix)
+        fits = images_fit and lams_fit and self.pairs.shape == (num_sets, 2)
+        seen = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        fix = "pass images [M, L, C, H, W], pairs [S, 2], lambdas [S, L], with M <= S"
+        require(fits, "the gallery's shapes disagree", seen, fix)
 
     @property
     def distinct_pairs(self) -> list[tuple[int, int]]:
@@ -68,12 +64,9 @@ def open_gallery(
     store = mixsets if isinstance(mixsets, MixSets) else MixSets.open(mixsets)
     if annotation is not None and not isinstance(annotation, Annotation):
         annotation = Annotation.open(annotation, store)
-    return Gallery(
-        images=np.stack([store.read_set(n).numpy() for n in range(min(num_sets, store.num_sets))]),
-        pairs=store.pairs(),
-        lam_requested=store.lam_requested(),
-        lam=None if annotation is None else annotation.lam(),
-    )
+    images = np.stack([store.read_set(n).numpy() for n in range(min(num_sets, store.num_sets))])
+    lam = None if annotation is None else annotation.lam()
+    return Gallery(images, store.pairs(), store.lam_requested(), lam)
 
 
 def sprites(gallery: Gallery) -> list[str]:

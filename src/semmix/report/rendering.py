@@ -31,7 +31,8 @@ def render_page(template: str, out: Path, **context: Any) -> Path:
     environment.filters["two_digits"] = lambda values: [f"{value:.2f}" for value in values]
     drawings = (class_lines, confidence_chart, pair_lines, reliability_chart, risk_chart, series_style)
     environment.globals.update({function.__name__: function for function in drawings})
-    environment.globals.update(coverages=SHOWN_COVERAGES, mark=mark, signed=signed, swatch=_swatch)
+    environment.globals.update(coverages=SHOWN_COVERAGES, mark=mark, signed=signed)
+    environment.globals["swatch"] = lambda k: tag("span", class_=f"swatch {series_style(k)}", aria_hidden="true")
     colours = {"ink": INK, "muted": MUTED, "hatch": HATCH, **{f"c{k}": colour for k, colour in enumerate(COLOURS)}}
     light = f":root {{ {' '.join(f'--{name}: {colour};' for name, colour in colours.items())} }}\n"
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
@@ -53,10 +54,6 @@ def _hash(text: str) -> str:
 def signed(value: float) -> str:
     """Return a difference in points, such as `+3.1`; a dash where there is none."""
     return f"{100 * value:+.1f}".replace("-", "−") if value == value else "–"
-
-
-def _swatch(k: int) -> Markup:
-    return tag("span", class_=f"swatch {series_style(k)}", aria_hidden="true")
 
 
 def mark(metric: Metric, change: Interval) -> Markup:

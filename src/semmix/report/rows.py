@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semmix.calibration import METRICS, USUAL, Interval, Metric, mean_interval
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.report.table import Table
 from semmix.runs import Run
 
@@ -72,10 +72,10 @@ def aggregate(runs: Sequence[Row | Run | str | Path], baseline: str = "ce") -> l
     groups: dict[str, dict[int, Run]] = {}  # of each row, by seed
     for run in (Run.open(run) for run in runs if not isinstance(run, Row)):
         made_like = json.dumps([run.settings, run.origins], sort_keys=True)
-        other = groups.setdefault(made_like, {}).setdefault(run.seed, run)
-        if other is not run:
-            both = f"{other.folder} and {run.folder}"
-            raise SemmixError("two runs have the same settings and seed", both, "leave one of them out")
+        seeds = groups.setdefault(made_like, {})
+        both = f"{seeds.get(run.seed, run).folder} and {run.folder}"
+        require(run.seed not in seeds, "two runs have the same settings and seed", both, "leave one of them out")
+        seeds[run.seed] = run
     ordered = sorted(groups.values(), key=lambda seeds: next(iter(seeds.values())).method != baseline)
     members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in ordered]
     for group in members:

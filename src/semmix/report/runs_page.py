@@ -11,7 +11,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from semmix.calibration import METRICS, USUAL, ece, interval
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.core.progress import say
 from semmix.report import words
 from semmix.report.charts import Series, forest_chart, roc_chart, training_chart
@@ -54,18 +54,14 @@ class ReportConfig:
     """Where to predict: auto, cpu or cuda."""
 
     def __post_init__(self) -> None:
-        if not self.runs:
-            raise SemmixError("nothing to report on", "no runs", "name at least one run folder")
-        if self.out.suffix.lower() not in (".html", ".htm"):
-            fix = "end its name in .html, so that a browser opens it"
-            raise SemmixError("a report is one page", self.out, fix)
-        if self.annotation and not self.mixsets:
-            raise SemmixError("a gallery needs the mixed sets", f"annotation={self.annotation}", "add --mixsets")
-        if self.num_sets < 1:
-            raise SemmixError("a gallery shows sets", self.num_sets, "ask for 1 at least")
-        if self.mixsets is None and self.num_sets != ReportConfig.num_sets:
-            fix = "name them with --mixsets and --annotation, or leave it out"
-            raise SemmixError("num_sets counts mixed sets to show", self.num_sets, fix)
+        require(self.runs, "nothing to report on", "no runs", "name at least one run folder")
+        fix = "end its name in .html, so that a browser opens it"
+        require(self.out.suffix.lower() in (".html", ".htm"), "a report is one page", self.out, fix)
+        seen = f"annotation={self.annotation}"
+        require(self.mixsets or not self.annotation, "a gallery needs the mixed sets", seen, "add --mixsets")
+        require(self.num_sets > 0, "a gallery shows sets", self.num_sets, "ask for 1 at least")
+        usual, fix = self.num_sets == ReportConfig.num_sets, "name them with --mixsets, or leave it out"
+        require(self.mixsets or usual, "num_sets counts mixed sets to show", self.num_sets, fix)
 
 
 def run_report(config: ReportConfig) -> Path:
@@ -162,7 +158,6 @@ def _class_names(row: Row, given: Sequence[str] | None) -> Sequence[str]:
     """Return the names that were given, else those the run recorded, else numbers."""
     num_classes = row.runs[0].test.logits.shape[1]
     names = given or row.runs[0].class_names
-    if len(names) != num_classes:
-        seen = f"{len(names)} names for {num_classes} classes of {row.name}"
-        raise SemmixError("class names do not fit", seen, "pass one name per class")
+    seen = f"{len(names)} names for {num_classes} classes of {row.name}"
+    require(len(names) == num_classes, "class names do not fit", seen, "pass one name per class")
     return names

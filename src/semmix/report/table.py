@@ -14,22 +14,8 @@ from itertools import zip_longest
 NARROWEST = 20
 """Characters that the first column keeps, however narrow the terminal is."""
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    "–": "--",
-    "Δ": r"$\Delta$",
-}
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"±": r"$\pm$", "−": "$-$", "–": "--", "Δ": r"$\Delta$"}
 
 
 def escape_latex(text: str) -> str:
@@ -88,9 +74,11 @@ class Table:
         return "\n".join([*([self.title] if self.title else []), head, rule, *body, ""])
 
     def _text_row(self, row: Sequence[str], widths: Sequence[int]) -> str:
+        """Return the lines of a row, its first cell folded."""
         folded = textwrap.wrap(row[0], widths[0], break_on_hyphens=False) if len(row[0]) > widths[0] else [row[0]]
         lines = zip_longest(folded, *([cell] for cell in row[1:]), fillvalue="")
-        return "\n".join("  ".join(map(_pad, line, widths, self.align)).rstrip() for line in lines)
+        places = [f"{{:{'<' if side == 'l' else '>'}{width}}}" for side, width in zip(self.align, widths, strict=True)]
+        return "\n".join("  ".join(places).format(*line).rstrip() for line in lines)
 
     def markdown(self) -> str:
         """Return the table in Markdown."""
@@ -113,16 +101,12 @@ class Table:
     def html(self) -> str:
         """Return the table as an HTML element."""
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
+        starts = [f' style="text-align: {"left" if side == "l" else "right"}">' for side in self.align]
         head, *body = [
-            "<tr>" + "".join(map(self._html_cell, row, self.align, [name] * len(row))) + "</tr>"
+            "<tr>" + "".join(f"<{name}{a}{html.escape(b)}</{name}>" for a, b in zip(starts, row, strict=True)) + "</tr>"
             for name, row in [("th", self.headings), *(("td", row) for row in self.rows)]
         ]
         return f"<table>{caption}<thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
-
-    @staticmethod
-    def _html_cell(text: str, side: str, name: str) -> str:
-        style = f' style="text-align: {"left" if side == "l" else "right"}"'
-        return f"<{name}{style}>{html.escape(text)}</{name}>"
 
     def render(self, form: str) -> str:
         """Return the table as `text`, `markdown`, `latex`, `csv` or `html`."""
@@ -133,7 +117,3 @@ class Table:
 
     def __str__(self) -> str:
         return self.text()
-
-
-def _pad(text: str, width: int, side: str) -> str:
-    return text.ljust(width) if side == "l" else text.rjust(width)

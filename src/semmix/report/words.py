@@ -28,11 +28,9 @@ def headline(rows: Sequence[Row]) -> str:
 def chance(rows: Sequence[Row]) -> str:
     """Return what ECE the best row would show if it were perfectly calibrated."""
     members = [run.before for run in _best(rows).runs]
-    value = float(np.mean([ece_of_chance(m.probs, m.labels) for m in members]))
-    return (
-        f"With {len(members[0].labels):,} test images, even a perfectly calibrated "
-        f"{_best(rows).name} would show an ECE near {percent(value)}."
-    )
+    value = percent(float(np.mean([ece_of_chance(m.probs, m.labels) for m in members])))
+    images = f"{len(members[0].labels):,} test images"
+    return f"With {images}, even a perfectly calibrated {_best(rows).name} would show an ECE near {value}."
 
 
 def _best(rows: Sequence[Row]) -> Row:
@@ -71,10 +69,8 @@ def compare(row: Row, stage: str = "before") -> str:
         return f"{name} has {numbers} of {other_name}, on one seed: it may be chance."
     if not change.excludes_zero:
         value, low, high = (ECE.show(v, signed=True) for v in (change.value, change.low, change.high))
-        return (
-            f"{name} shows no clear difference in calibration from {other_name} ({numbers}; "
-            f"difference {value} points, interval {low} to {high}; {_seeds(change.num)})."
-        )
+        numbers += f"; difference {value} points, interval {low} to {high}; {_seeds(change.num)}"
+        return f"{name} shows no clear difference in calibration from {other_name} ({numbers})."
     # The paired difference decides the direction; the ratio is that of the means.
     word, high, low = ("better", theirs, mine) if change.value < 0 else ("worse", mine, theirs)
     ratio = high / max(low, 1e-9)
