@@ -62,7 +62,7 @@ def test_own_parts_run_as_documented(tmp_path, monkeypatch):
         if block not in classes:
             exec(compile(block, "extend.md", "exec"), names)
     assert names["sets"].verify() == []
-    assert names["notes"].lam().shape == (45, 8)
+    assert names["annotation"].lam().shape == (45, 8)
     given, mine = (names["evaluation"].results[name].measures for name in ("as given", "mine:Shrunken"))
     assert mine["acc"].value > 0.5
     assert mine["ece"] != given["ece"]
