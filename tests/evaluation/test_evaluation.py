@@ -1445,7 +1445,7 @@ def test_the_table_shows_the_interval_of_the_ece():
 
 def test_people_can_be_given_as_an_array():
     logits, labels, human = votes()
-    found = evaluate_arrays(logits, labels, human=torch.tensor(human), calibrators=(), resamples=20)
+    found = evaluate_arrays(logits, labels, human=torch.tensor(human), calibrators=[], resamples=20)
     assert found.human["agreement"]["as given"] == pytest.approx(cal.human_agreement(cal.softmax(logits), human))
     assert found.tables()[1].rows[0][:2] == ["one-hot labels", "–"]
     with pytest.raises(SemmixError, match="people's labels do not fit"):

@@ -8,7 +8,7 @@ what comes out is an `Evaluation` (`outcome`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -109,7 +109,7 @@ def evaluate(
     val: tuple[Any, Any] | None = None,
     kind: Literal["logits", "probs"] | None = None,
     human: Any = None,
-    calibrators: tuple[str, ...] = COMPARED,
+    calibrators: Sequence[str] = COMPARED,
     bins: int = 15,
     level: float = 0.95,
     resamples: int = 1000,
@@ -148,7 +148,8 @@ def evaluate(
         >>> round(found.measures["ece"].value, 4)
         0.2
     """
-    settings = Settings(calibrators=calibrators, bins=bins, level=level, resamples=resamples, folds=folds, seed=seed)
+    options: dict[str, Any] = {"bins": bins, "level": level, "resamples": resamples, "folds": folds, "seed": seed}
+    settings = Settings(calibrators=tuple(calibrators), **options)
     parts = {"test": _part(scores, labels)} | ({} if val is None else {"val": _part(*val)})
     test, held_out, notes, warnings = make_all(parts, kind, folds)
     people = None if human is None else as_float64(as_rows(human, "human"))
