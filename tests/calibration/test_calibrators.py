@@ -1,7 +1,7 @@
 """Post-hoc calibrators: better where they should be, never worse where they were fitted."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -459,3 +459,28 @@ def test_calibrators_print_what_they_learnt():
     unlearnt = cal.BinMeanShiftCalibrator(bins=7)
     unlearnt.state_ = {}
     assert repr(unlearnt) == "BinMeanShiftCalibrator(bins=7)"
+
+
+@dataclass(repr=False)
+class Certain(cal.Calibrator):
+    """Predicts class 0 with near certainty, whatever it is given."""
+
+    def _learn(self, logits, labels):
+        return {"probs": np.array([1 - 1e-7, 1e-7])}
+
+    def _apply(self, state, logits):
+        return np.tile(state["probs"], (len(logits), 1))
+
+
+class CertainByBrier(Certain):
+    by_brier = True
+
+
+def test_the_criterion_decides_what_is_kept():
+    """Nine of ten are right: near certainty lowers the Brier score, and the NLL explodes."""
+    logits, labels = np.log([[0.6, 0.4]] * 10), [0] * 9 + [1]
+    assert Certain().fit(logits, labels).transform(logits) == pytest.approx(np.exp(logits))
+    assert CertainByBrier().fit(logits, labels).transform(logits)[0, 0] == 1 - 1e-7
+    by_brier = {type(calibrator).__name__ for calibrator in ALL if calibrator.by_brier}
+    expected = {"HistogramBinning", "IsotonicCalibrator", "DensityRatioCalibrator", "BinMeanShiftCalibrator"}
+    assert by_brier == expected

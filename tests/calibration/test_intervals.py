@@ -192,3 +192,16 @@ def test_sample_size_warning():
 def test_mistakes(options):
     with pytest.raises(SemmixError, match=r"level|resamples"):
         interval(cal.ece, [0.5], [1], **options)
+
+
+BINNED = (cal.ece, cal.aece, cal.oe, cal.ue, cal.weighted_oe, cal.weighted_ue, cal.mce, cal.debiased_ece)
+UNBINNED = (cal.accuracy, cal.smooth_ece, cal.aurc, cal.nll, cal.brier, cal.classwise_ece)
+
+
+@pytest.mark.parametrize("metric", [*BINNED, *UNBINNED], ids=lambda metric: metric.__name__)
+def test_an_interval_is_that_of_the_metric_with_its_defaults(metric):
+    random = np.random.default_rng(4)
+    probs, labels = cal.softmax(2 * random.normal(size=(200, 3))), random.integers(0, 3, 200)
+    found = cal.interval(metric, probs, labels, resamples=5)
+    assert found.value == pytest.approx(metric(probs, labels), rel=1e-9)
+    assert found.low <= found.value <= found.high
