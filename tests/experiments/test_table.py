@@ -249,12 +249,12 @@ def test_metrics_of_committed_runs_follow_from_their_logits(run):
     assert (run / "stats.jsonl").read_text().count("\n") > 1
 
 
-def test_the_readme_shows_the_table_of_the_kept_demo(capsys, tmp_path, monkeypatch):
+def test_the_page_of_the_demo_shows_the_table_of_its_kept_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     demo = sorted((RESULTS / "demo").iterdir())
     table = results_table(aggregate(demo)).markdown()
     assert table.count("\n") == 4
-    assert table in (RESULTS.parent / "README.md").read_text()
+    assert table in (RESULTS.parent / "docs" / "demo.md").read_text()
     assert main(["report", *map(str, demo), "-o", str(tmp_path / "report.html")]) == 0
     shown = capsys.readouterr().out
     for cell in table.splitlines()[-1].strip("| ").split(" | "):
