@@ -42,8 +42,10 @@ from semmix.mixing.store import MixSets as MixSets
 from semmix.networks import classifier as classifier
 from semmix.networks import list_classifiers as list_classifiers
 from semmix.networks.encoders import backbone as backbone
+from semmix.report import write_report as write_report
 from semmix.report.plots import ReliabilityDisplay as ReliabilityDisplay
 from semmix.report.plots import reliability_diagram as reliability_diagram
+from semmix.report.rows import results_table as results_table
 from semmix.report.table import Table as Table
 from semmix.runs import Run as Run
 from semmix.training.classifier import TrainConfig as TrainConfig
