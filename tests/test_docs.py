@@ -42,11 +42,15 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def test_readme_python_runs(capsys):
+def test_readme_python_runs(capsys, tmp_path, monkeypatch):
     (block,) = python_blocks(ROOT / "README.md")
-    assert len([line for line in block.splitlines() if line.strip()]) <= 13
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
-    assert "after temperature" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Run('runs/readme': ce on digits, seed 0" in shown
+    assert "after temperature 0." in shown
+    assert (tmp_path / "reliability.png").stat().st_size > 10_000
 
 
 def test_own_parts_run_as_documented(tmp_path, monkeypatch):

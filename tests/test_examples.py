@@ -59,3 +59,15 @@ def test_an_example_learns_the_digits(demo, needs, name, arguments):
     assert done.returncode == 0, done.stderr
     (accuracy,) = re.findall(r"accuracy ([\d.]+)%, ECE [\d.]+%", done.stdout)
     assert float(accuracy) > 75
+
+
+def test_the_paper_on_one_page_ends_with_a_table(tmp_path):
+    script = EXAMPLES / "csm.py"
+    assert len(script.read_text().splitlines()) < 80
+    words = [sys.executable, str(script), "--quick"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "45 sets of 8 images" in done.stdout
+    lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.startswith(("CE ", "CSM "))}
+    assert [lines[name][1] for name in ("CE", "CSM")] == ["2", "2"]
+    assert float(lines["CSM"][2]) > 20  # better than chance

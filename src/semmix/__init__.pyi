@@ -49,6 +49,8 @@ from semmix.report.rows import results_table as results_table
 from semmix.report.table import Table as Table
 from semmix.runs import Run as Run
 from semmix.training.classifier import TrainConfig as TrainConfig
+from semmix.training.classifier import train as train
 from semmix.training.generator import GeneratorConfig as GeneratorConfig
+from semmix.training.generator import train_generator as train_generator
 
 __version__: str

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tyro.conf import arg
 
+from semmix.annotation import Annotation
 from semmix.calibration import TemperatureScaler, summary
 from semmix.core.checks import (
     check_held_out,
@@ -49,7 +50,7 @@ from semmix.training.distributed import (
 )
 from semmix.training.engine import claim, unchanged
 from semmix.training.graphs import CapturedStep, compiled
-from semmix.training.mixed import MixedSource, check_no_leak
+from semmix.training.mixed import MixedSource, check_no_leak, load_mixed
 
 SCHEDULES = ("multistep", "cosine")
 
@@ -119,7 +120,11 @@ class TrainConfig:
 
 
 def train(
-    data: Dataset, config: TrainConfig, out: str | Path, mixed: MixedSource | None = None, runtime: Runtime = Runtime()
+    data: Dataset,
+    config: TrainConfig,
+    out: str | Path,
+    mixed: Annotation | MixedSource | None = None,
+    runtime: Runtime = Runtime(),
 ) -> Run:
     """Train a classifier on a data set, and on mixed sets if the method asks for them.
 
@@ -131,7 +136,8 @@ def train(
         data: The real images.
         config: The method and how it is trained.
         out: Folder of the run.
-        mixed: Soft-labelled mixed sets (`semmix.training.mixed.load_mixed`), for methods that learn from them.
+        mixed: The annotation of mixed sets, for methods that learn from them; or those sets with labels of another
+            scheme or scale (`semmix.training.mixed.load_mixed`).
         runtime: Where it runs and how often it saves its state.
 
     Returns:
@@ -159,6 +165,7 @@ def train(
 
     # All that wrong settings can break comes before the folder is claimed for them.
     method = new_method(config.method, data.num_classes, **config.options)
+    mixed = load_mixed(mixed.store, mixed) if isinstance(mixed, Annotation) else mixed
     mixed = _checked(mixed, data, config) if method.num_mixed else None
     network, network_name = first_network(config, data)
     with claim(out, MANIFEST, "run", _inputs(data, config, network, mixed), runtime, rank, world_size) as engine:
