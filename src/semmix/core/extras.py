@@ -14,14 +14,19 @@ CLONE = Path(__file__).resolve().parents[3]
 """The clone that semmix runs from, if it does."""
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs the optional packages `extra`, from the clone where semmix runs from one."""
+    source = CLONE if (CLONE / "pyproject.toml").is_file() else "semmix"
+    return f"pip install '{source}[{extra}]'"
+
+
 def import_extra(module: str, extra: str, user: str) -> Any:
     """Return a module of the optional packages called `extra`; `user` is what needs it.
 
     >>> import_extra("json", "clip", "clip:NAME").loads("[1]")
     [1]
     """
-    source = CLONE if (CLONE / "pyproject.toml").is_file() else "semmix"
-    with explaining(f"{user} needs {module.partition('.')[0]}", f"pip install '{source}[{extra}]'", ImportError):
+    with explaining(f"{user} needs {module.partition('.')[0]}", install_command(extra), ImportError):
         return import_module(module)
 
 
