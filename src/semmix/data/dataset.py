@@ -88,8 +88,8 @@ class Split:
     def channel_stats(self) -> tuple[list[float], list[float]]:
         """Return mean and standard deviation of each channel, for pixels scaled to [0, 1].
 
-        They are what a network normalises by: a constant channel has a deviation of 1, lest the
-        division blow up what rounding leaves of it.
+        A network normalises by them. A constant channel gets a deviation of 1: dividing by its own, next to
+        zero, would amplify rounding.
         """
         require(len(self) > 0, "an empty split has no statistics", "0 images", "choose a data set to train on")
         sums = torch.zeros(2, self.images.shape[1], dtype=torch.float64)

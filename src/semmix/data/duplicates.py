@@ -97,19 +97,14 @@ def perceptual_hashes(thumbs: np.ndarray) -> np.ndarray:
     random = np.random.default_rng(fold_seed("perceptual hash"))
     directions = random.standard_normal((thumbs.shape[1], num_cells), dtype=np.float32)
     offsets = random.uniform(0, CELL, num_cells).astype(np.float32)
-    cells = [
-        np.floor((_shapes(some) @ directions + offsets) / CELL)
-        for some in np.array_split(thumbs, math.ceil(len(thumbs) / COMPARED_AT_ONCE))
-    ]
+    cells = []
+    for some in np.array_split(thumbs, math.ceil(len(thumbs) / COMPARED_AT_ONCE)):
+        shapes = some.astype(np.float32)
+        shapes -= shapes.mean(1, keepdims=True)
+        shapes /= (shapes.std(1, keepdims=True) + NOISE) * math.sqrt(shapes.shape[1])  # of length 1, or near 0
+        cells.append(np.floor((shapes @ directions + offsets) / CELL))
     nearby = np.clip(np.concatenate(cells), -128, 127).astype(np.int8)  # 20 cells in all are usual
     return nearby.view(np.uint64)
-
-
-def _shapes(thumbs: np.ndarray) -> np.ndarray:
-    """Return float32 [N, D], each row of mean 0 and length 1, or near 0 without contrast."""
-    values = thumbs.astype(np.float32)
-    values -= values.mean(1, keepdims=True)
-    return values / ((values.std(1, keepdims=True) + NOISE) * math.sqrt(values.shape[1]))
 
 
 def _pairs_of_equals(keys: np.ndarray) -> Iterator[np.ndarray]:

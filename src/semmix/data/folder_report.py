@@ -69,9 +69,7 @@ class FolderReport:
 
     def advice(self) -> list[str]:
         """Return what to do about a folder that teaches no classifier."""
-        if len({name for _, name in self.num_images}) >= 2:
-            return []
-        return [f"  -> {self.wanted}"]
+        return [] if len({name for _, name in self.num_images}) >= 2 else [f"  -> {self.wanted}"]
 
     @property
     def wanted(self) -> str:

@@ -57,7 +57,10 @@ def load_folder(
     else:
         found = gather_streamed(folder, size)
     duplicates = find_duplicates(found.images)
-    found.report.problems += _copied_across_parts(found, duplicates)
+    for rows in across_parts(found, duplicates):
+        first, copy = (found.files[row] for row in rows[:2])
+        detail = f"in {first.part}, its copy {copy.name} in {copy.part}"
+        found.report.problems.append(Problem(first.name, "copied across parts", detail))
     return as_dataset(found, divide(found, duplicates, protocol, seed)), found.report
 
 
@@ -94,13 +97,6 @@ def divide(found: Gathered, duplicates: Duplicates, protocol: str = "code", seed
 def across_parts(found: Gathered, duplicates: Duplicates) -> list[list[int]]:
     """Return the sets of near copies that lie in more than one of the folder's own parts."""
     return duplicates.across([file.part for file in found.files])
-
-
-def _copied_across_parts(found: Gathered, duplicates: Duplicates) -> Iterator[Problem]:
-    for rows in across_parts(found, duplicates):
-        first, copy = (found.files[row] for row in rows[:2])
-        detail = f"in {first.part}, its copy {copy.name} in {copy.part}"
-        yield Problem(first.name, "copied across parts", detail)
 
 
 def as_dataset(found: Gathered, rows: dict[str, torch.Tensor]) -> Dataset:
@@ -145,7 +141,11 @@ def gather(folder: Path, size: int | None = None, strict: bool = False, max_byte
         raise unusable_files(report.skipped, len(report.skipped))
     if not files:
         raise SemmixError("no images found", "\n  ".join(report.lines()), report.wanted)
-    return _gathered(_stack(pixels), files, report)
+    channels = max(image.shape[2] for image in pixels)  # grey stays grey if all are
+    images = torch.empty(len(pixels), channels, *pixels[0].shape[:2], dtype=torch.uint8)
+    for row, image in enumerate(pixels):
+        images[row] = torch.from_numpy(image.copy()).permute(2, 0, 1)  # one channel fills three
+    return _gathered(images, files, report)
 
 
 def unusable_files(skipped: list[Problem], num: int) -> SemmixError:
@@ -227,13 +227,3 @@ def _show_bytes(num: float) -> str:
             return f"{num:.4g} {unit}"
         num /= 1024
     return f"{num:.4g} GiB"
-
-
-def _stack(pixels: list[np.ndarray]) -> torch.Tensor:
-    """Return the images as one tensor uint8 [N, C, H, W]; grey stays grey if all are."""
-    channels = max(image.shape[2] for image in pixels)
-    height, width = pixels[0].shape[:2]
-    images = torch.empty(len(pixels), channels, height, width, dtype=torch.uint8)
-    for row, image in enumerate(pixels):
-        images[row] = torch.from_numpy(image.copy()).permute(2, 0, 1)  # one channel fills three
-    return images

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -49,16 +48,12 @@ def load_parts(name: str, root: Path) -> Parts:
     fix = f"run `semmix data get {name}`, or `semmix data import {name} SOURCE`"
     require(is_stored(name, root), f"{name} is not in the data folder", root, fix)
     manifest = open_artifact(folder, MANIFEST, KIND).manifest
-    splits = {part: _load_part(folder, part, entry) for part, entry in manifest["parts"].items()}
+    splits, fix = {}, f"delete {folder} and import the data set again"
+    for part, entry in manifest["parts"].items():
+        path = folder / f"{part}.safetensors"
+        with explaining(f"{path} cannot be read", fix, OSError, KeyError, SafetensorError):
+            tensors = load_file(path)
+            splits[part] = split = Split(tensors["images"], tensors["labels"])
+        seen = f"digest {split.digest[:16]}, not {entry['digest'][:16]}"
+        require(split.digest == entry["digest"], f"{path} is damaged", seen, fix)
     return Parts(splits, tuple(manifest["class_names"]))
-
-
-def _load_part(folder: Path, part: str, entry: dict[str, Any]) -> Split:
-    path = folder / f"{part}.safetensors"
-    fix = f"delete {folder} and import the data set again"
-    with explaining(f"{path} cannot be read", fix, OSError, KeyError, SafetensorError):
-        tensors = load_file(path)
-        split = Split(tensors["images"], tensors["labels"])
-    seen = f"digest {split.digest[:16]}, not {entry['digest'][:16]}"
-    require(split.digest == entry["digest"], f"{path} is damaged", seen, fix)
-    return split

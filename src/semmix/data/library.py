@@ -28,16 +28,15 @@ def list_data(root: Path | None = None) -> dict[str, bool]:
 def get_data(name: str, root: Path | None = None) -> Path:
     """Return the folder of the data set, downloaded and imported if it was not there."""
     entry, root = find_entry(name), data_root(root)
-    if is_stored(entry.name, root):
-        return _already_here(entry, root)
-    with locked(root / "downloads" / f"{entry.name}.lock", wait=True):
-        if is_stored(entry.name, root):  # by the process that we waited for
-            return _already_here(entry, root)
-        folder = root / "downloads" / entry.name
-        files = [fetch(download, folder) for download in entry.downloads]
-        _import(entry, files[0] if len(files) == 1 else folder, root)
-        shutil.rmtree(folder)
-    return root / entry.name
+    folder = root / "downloads" / entry.name
+    if not is_stored(entry.name, root):
+        with locked(folder.with_name(f"{entry.name}.lock"), wait=True):
+            if not is_stored(entry.name, root):  # by the process that we waited for
+                files = [fetch(download, folder) for download in entry.downloads]
+                imported = _import(entry, files[0] if len(files) == 1 else folder, root)
+                shutil.rmtree(folder)
+                return imported
+    return _already_here(entry, root)
 
 
 def import_data(name: str, source: Path, root: Path | None = None) -> Path:

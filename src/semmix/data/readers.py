@@ -142,7 +142,13 @@ def read_tiny_imagenet_val(tree: Tree) -> Parts:
         raise _wrong(tree, f"{len(missing)} images such as {missing[0]} are missing", "none")
     images = _jpegs(tree, [stored[name] for name in wnid_of], "val")
     test = to_split(images, _labels(tree, list(wnid_of.values())))
-    return Parts({"test": test}, class_names=_words(tree))
+    # the first of a class's names, or all of them where two classes share the first
+    lines = _text(tree, "words.txt").splitlines()
+    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    full = [words.get(wnid, wnid) for wnid in sorted(_text(tree, "wnids.txt").split())]
+    short = [name.split(",")[0] for name in full]
+    names = tuple(s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True))
+    return Parts({"test": test}, class_names=names)
 
 
 def _labels(tree: Tree, wnids: list[str]) -> np.ndarray:
@@ -159,15 +165,6 @@ def _text(tree: Tree, name: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise _wrong(tree, f"{name}: {error}", "text in UTF-8") from error
-
-
-def _words(tree: Tree) -> tuple[str, ...]:
-    """The first of a class's names, or all of them where two classes share the first."""
-    lines = _text(tree, "words.txt").splitlines()
-    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
-    full = [words.get(wnid, wnid) for wnid in sorted(_text(tree, "wnids.txt").split())]
-    short = [name.split(",")[0] for name in full]
-    return tuple(s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True))
 
 
 def _jpegs(tree: Tree, names: list[str], title: str) -> np.ndarray:

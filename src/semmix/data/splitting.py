@@ -57,15 +57,9 @@ def hold_out(
 ) -> list[torch.Tensor]:
     """Return the rows of parts of `nums` images, the classes in their proportions, then the rest.
 
-    Images of one group stay together; where a group does not fit, a part may stay a little smaller.
-    Without groups the parts are the beginning of `stratified_order`.
-
-    Args:
-        split: The images.
-        groups: int64 [N]; images with the same number are copies of each other.
-        nums: Wanted sizes.
-        seed: Of the split.
-        largest_share: At most this share of a class leaves the rest.
+    Images of one group, those with the same number in `groups` [N], stay together: where a group does not fit,
+    a part may stay a little smaller. Without groups the parts are the beginning of `stratified_order`. At most
+    `largest_share` of a class leaves the rest.
     """
     order = stratified_order(split, seed)
     labels, names = split.labels.tolist(), groups.tolist()

@@ -1,10 +1,10 @@
-"""Images that do not fit in memory: decoded from their files whenever they are looked at."""
+"""Images that do not fit in memory: decoded from their files each time they are used."""
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 class StreamedImages:
     """Stands for a uint8 tensor [N, C, H, W] wherever that is only indexed or gone through."""
 
-    paths: list[Path]
+    paths: list[Path] = field(repr=False)
     image_shape: tuple[int, int, int]
     size: int | None = None
     """Height and width to which the files' images are scaled and cropped."""

@@ -55,18 +55,14 @@ def _open(path: Path, stack: contextlib.ExitStack) -> Tree:
             path, sorted(file.relative_to(path).as_posix() for file in files), lambda name: (path / name).read_bytes()
         )
     if zipfile.is_zipfile(path):
-        return _open_zip(path, stack)
+        # what `zipfile` cannot do: passwords, other methods of packing (NotImplementedError), odd names
+        fix = "unpack it with the program that packed it, and import the folder"
+        explained = explaining(f"cannot read {path}", fix, RuntimeError, UnicodeDecodeError)
+        archive = explained(lambda: stack.enter_context(zipfile.ZipFile(path)))()
+        return Tree(path, archive.namelist(), explained(archive.read))
     if tarfile.is_tarfile(path):
         return _open_tar(path, stack.enter_context(tarfile.open(path)))
     raise SemmixError("neither a folder nor an archive", path, "give a folder, .zip, .tgz or .npz")
-
-
-def _open_zip(path: Path, stack: contextlib.ExitStack) -> Tree:
-    # what `zipfile` cannot do: passwords, other methods of packing (NotImplementedError), odd names
-    fix = "unpack it with the program that packed it, and import the folder"
-    explained = explaining(f"cannot read {path}", fix, RuntimeError, UnicodeDecodeError)
-    archive = explained(lambda: stack.enter_context(zipfile.ZipFile(path)))()
-    return Tree(path, archive.namelist(), explained(archive.read))
 
 
 def _open_tar(path: Path, archive: tarfile.TarFile) -> Tree:

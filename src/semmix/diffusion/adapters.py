@@ -26,8 +26,7 @@ class AdapterConfig:
     """What the files of a model of others do not tell; `semmix.json` in its folder."""
 
     prompts: tuple[str, ...] = ()  # Stable Diffusion's prompt for each class
-    mixing: Literal["conditions", "outputs"] = "conditions"
-    """Mix what the network is told (embeddings), or what it returns (one evaluation per class)."""
+    mixing: Literal["conditions", "outputs"] = "conditions"  # mix embeddings, or outputs (one evaluation per class)
     guidance: float = 1.0  # classifier-free guidance with the mixed label; 1 is none. It bends lambda, so it is off
     num_classes: int | None = None  # rows of the label table that are classes; a row beyond them means no class
     trained_on: str | None = None  # digest of the split the model learned from, where known

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.diffusion.edm_networks import DhariwalUNet, EDMConfig, SongUNet
 
 FOR_CPUS = {"num_blocks": 1, "attn_resolutions": (8,), "dropout": 0.1}
@@ -41,8 +41,7 @@ def network_preset(name: str, image_shape: tuple[int, int, int], num_classes: in
     if name not in PRESETS:
         raise unknown_name("network preset", name, PRESETS)
     channels, height, width = image_shape
-    if height != width:
-        raise SemmixError("EDM networks want square images", f"{height} x {width}", "crop them")
+    require(height == width, "EDM networks want square images", f"{height} x {width}", "crop them")
     return EDMConfig(resolution=height, channels=channels, num_classes=num_classes, **PRESETS[name])
 
 

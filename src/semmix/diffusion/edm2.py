@@ -74,13 +74,11 @@ def fold_magnitudes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Equations 47 and 66; gains (numbers) and Fourier features (vectors) stay as they are.
     """
-    return {name: _folded(weight.float()) for name, weight in weights.items()}
-
-
-def _folded(weight: Tensor) -> Tensor:
-    if weight.ndim < 2:
-        return weight
-    return normalize(weight, list(range(1, weight.ndim))) / math.sqrt(weight[0].numel())
+    filters = {name: weight.float() for name, weight in weights.items()}
+    for name, x in filters.items():
+        if x.ndim >= 2:
+            filters[name] = normalize(x, list(range(1, x.ndim))) / math.sqrt(x[0].numel())
+    return filters
 
 
 class Fourier(nn.Module):
@@ -103,11 +101,6 @@ def conv(cin: int, cout: int, kernel: int) -> nn.Conv2d:
     return nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=False)
 
 
-def linear(cin: int, cout: int) -> nn.Linear:
-    """Return a linear map without bias."""
-    return nn.Linear(cin, cout, bias=False)
-
-
 class Block(nn.Module):
     """EDM2's encoder or decoder block, figure 21."""
 
@@ -120,7 +113,7 @@ class Block(nn.Module):
         self.num_heads = cout // config.channels_per_head if attention else 0
         self.emb_gain = nn.Parameter(torch.zeros([]))
         self.conv_res0 = conv(cin if decoder else cout, cout, 3)
-        self.emb_linear = linear(emb, cout)
+        self.emb_linear = nn.Linear(emb, cout, bias=False)
         self.conv_res1 = conv(cout, cout, 3)
         self.conv_skip = conv(cin, cout, 1) if cin != cout else None
         self.attn_qkv = conv(cout, 3 * cout, 1) if self.num_heads else None
@@ -163,8 +156,8 @@ class EDM2UNet(nn.Module):
         emb = config.model_channels * (config.channel_mult_emb or max(config.channel_mult))
         self.out_gain = nn.Parameter(torch.zeros([]))
         self.emb_fourier = Fourier(noise)
-        self.emb_noise = linear(noise, emb)
-        self.emb_label = linear(config.num_classes, emb) if config.num_classes else None
+        self.emb_noise = nn.Linear(noise, emb, bias=False)
+        self.emb_label = nn.Linear(config.num_classes, emb, bias=False) if config.num_classes else None
         given = config.resolution, config.model_channels, config.channel_mult, config.num_blocks
         encoder, decoder = unet_steps(*given, first=width)
         self.enc = nn.ModuleDict({step.name: self._entry(step, emb, decoder=False) for step in encoder})

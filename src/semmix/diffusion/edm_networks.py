@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 
 Resample = Literal["up", "down"] | None
 BOX = (1, 1)
@@ -53,16 +53,14 @@ class EDMConfig(NetworkConfig):
     num_classes: int  # classes; 0 for a network without labels
     architecture: Literal["SongUNet", "DhariwalUNet"] = "SongUNet"  # DDPM++ and NCSN++, or ADM
     model_channels: int = 128  # width of the first level
-    channel_mult: tuple[int, ...] = (2, 2, 2)
-    """Width of each level as a multiple of `model_channels`; each level halves the image."""
+    channel_mult: tuple[int, ...] = (2, 2, 2)  # widths as multiples of `model_channels`; each level halves the image
     num_blocks: int = 4  # residual blocks of a level
     attn_resolutions: tuple[int, ...] = (16,)  # image sizes at which blocks have attention
     dropout: float = 0.0  # dropout within blocks while training
     augment_dim: int = 0  # inputs for augmentation parameters; official networks have 9, ours none
     channel_mult_emb: int = 4  # width of the embedding as a multiple of `model_channels`
     embedding: Literal["positional", "fourier"] = "positional"  # how SongUNet sees the noise level
-    encoder: Literal["standard", "residual"] = "standard"
-    """Whether SongUNet's encoder also sees the shrunk image (NCSN++)."""
+    encoder: Literal["standard", "residual"] = "standard"  # residual: SongUNet's also sees the shrunk image (NCSN++)
     channel_mult_noise: int = 1  # width of SongUNet's noise embedding as a multiple of `model_channels`
     resample_filter: tuple[int, ...] = BOX  # SongUNet's filter for up- and downsampling
     sigma_data: float = 0.5  # standard deviation of the images in [-1, 1]
@@ -71,14 +69,12 @@ class EDMConfig(NetworkConfig):
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise unknown_name(name, str(getattr(self, name)), known)
-        divisor = 2 ** (len(self.channel_mult) - 1)
-        if self.resolution % divisor:
-            levels, fits = len(self.channel_mult), self.resolution + -self.resolution % divisor
-            fix = (
-                f"{levels} levels need a multiple of {divisor}: use --size {fits}, "
-                "or a --network with fewer levels (cpu32 has 3, digits 2)"
-            )
-            raise SemmixError("the image size cannot be halved that often", self.resolution, fix)
+        levels = len(self.channel_mult)
+        divisor = 2 ** (levels - 1)
+        size = self.resolution + -self.resolution % divisor
+        fix = f"{levels} levels need a multiple of {divisor}: use --size {size}, "
+        fix += "or a --network with fewer levels (cpu32 has 3, digits 2)"
+        require(size == self.resolution, "the image size cannot be halved that often", self.resolution, fix)
 
     @property
     def is_adm(self) -> bool:
@@ -124,20 +120,17 @@ def group_norm(channels: int, eps: float) -> nn.GroupNorm:
     return GroupNorm(min(32, channels // 4), channels, eps=eps)
 
 
-def double_size(x: Tensor) -> Tensor:
-    """Return `x` at twice its size, every pixel copied."""
+def resample_box(x: Tensor, mode: Resample) -> Tensor:
+    """Return `x` at half its size (means of 2 x 2), at twice its size (copies), or as it is."""
+    if mode is None:
+        return x
+    if mode == "down":
+        return F.avg_pool2d(x, 2)
     if not torch.compiler.is_compiling():
         return F.interpolate(x, scale_factor=2.0)
     # compiled, the gradient of `interpolate` is a scatter; of this it is a sum of neighbours
     n, c, h, w = x.shape
     return x[:, :, :, None, :, None].expand(n, c, h, 2, w, 2).reshape(n, c, 2 * h, 2 * w)
-
-
-def resample_box(x: Tensor, mode: Resample) -> Tensor:
-    """Return `x` at half its size (means of 2 x 2), at twice its size (copies), or as it is."""
-    if mode is None:
-        return x
-    return F.avg_pool2d(x, 2) if mode == "down" else double_size(x)
 
 
 class ResampleConv(nn.Module):
@@ -288,7 +281,10 @@ class SongUNet(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif parameter.ndim > 1:  # not a group norm's
-                nn.init.xavier_uniform_(parameter, _xavier_gain(name))
+                gain = math.sqrt(0.2) if name.endswith("qkv.weight") else 1.0
+                if name.endswith(("conv1.weight", "proj.weight", "aux_conv.weight")):
+                    gain = 1e-5  # blocks start as their skips, the network as (almost) nothing
+                nn.init.xavier_uniform_(parameter, gain)
 
     def forward(self, x: Tensor, noise: Tensor, class_weights: Tensor) -> Tensor:
         emb = self.map_noise(noise)
@@ -298,12 +294,6 @@ class SongUNet(nn.Module):
         emb = F.silu(self.map_layer1(F.silu(self.map_layer0(emb))))
         x, skips = _encode(self.enc, x, emb)
         return _decode(self.dec, x, emb, skips)
-
-
-def _xavier_gain(name: str) -> float:
-    if name.endswith(("conv1.weight", "proj.weight", "aux_conv.weight")):
-        return 1e-5  # blocks start as their skips, the network as (almost) nothing
-    return math.sqrt(0.2) if name.endswith("qkv.weight") else 1.0
 
 
 class DhariwalUNet(nn.Module):

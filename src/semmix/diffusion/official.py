@@ -144,23 +144,18 @@ def read_storage(data: bytes) -> Tensor:
     insist((magic, version) == (STORAGE_MAGIC, STORAGE_VERSION), "a storage has another format")
     is_little = isinstance(system, dict) and system.get("little_endian") is True
     insist(is_little, "a storage comes from a big-endian machine")
-    dtype, key, count = _storage_identity(what)
-    insist(keys == [key], "a storage is not alone in its file")
-    (stored,) = struct.unpack("<q", file.read(8))
-    insist(stored == count, f"a storage claims {count} numbers and holds {stored}")
-    raw = file.read(count * dtype.itemsize)
-    return torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-
-
-def _storage_identity(what: Any) -> tuple[torch.dtype, str, int]:
-    """Return type, key and number of elements from a storage's persistent id."""
     identity = what.args[0] if _is_call(what, "persistent id") else None
     if not isinstance(identity, tuple) or len(identity) != 6:
         raise RefusedPickleError("a storage does not say what it is")
     kind, storage_type, key, _, count, view = identity
     plain = isinstance(storage_type, Name) and isinstance(key, str) and isinstance(count, int)
     insist(kind == "storage" and plain and view is None, "a storage is described in an unknown way")
-    return STORAGE_TYPES[storage_type.name], key, count
+    dtype = STORAGE_TYPES[storage_type.name]
+    insist(keys == [key], "a storage is not alone in its file")
+    (stored,) = struct.unpack("<q", file.read(8))
+    insist(stored == count, f"a storage claims {count} numbers and holds {stored}")
+    raw = file.read(count * dtype.itemsize)
+    return torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
 
 
 def _view(storage: Tensor, offset: Any, shape: Any, stride: Any) -> Tensor:
