@@ -1,4 +1,4 @@
-"""From a finished run to answers that can be acted on: export, predict, serve, choose."""
+"""From a finished run to predictions that can be relied on: export, predict, serve, choose."""
 
 from semmix.deploy.model import Caution, Model, Prediction, how_to_predict, load_model
 from semmix.deploy.model_folder import export_model

@@ -1,4 +1,4 @@
-"""Images for a model: which files are meant, and pixels in the shape the network takes."""
+"""Images for a model: files by name, folder or glob, and pixels in the shape the network takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into
 
 
 def find_images(names: Sequence[str]) -> list[Path]:
-    """Return the files meant: those named, the images in folders named, the matches of globs.
+    """Return the files named, the images in the folders named, and the matches of globs.
 
     A file that is named but not there is listed too: its row will say so.
     """

@@ -27,9 +27,9 @@ class Limits:
     max_connections: int = 512
     """Open connections; at the limit the slowest sender makes room for a new one."""
     client_seconds: float = 10.0
-    """Time for a client to send its whole request, and to take the answer."""
+    """Time for a client to send its whole request, and to take the response."""
     threads: int = 2
-    """Requests decoded and answered at the same time."""
+    """Requests decoded and predicted at the same time."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -65,7 +65,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """An answer."""
+    """A response."""
 
     status: int
     content_type: str
@@ -81,11 +81,11 @@ class HttpError(Exception):
         self.status, self.detail, self.headers = status, detail, headers or {}
 
     def response(self) -> Response:
-        """Return the refusal as an answer."""
+        """Return the refusal as a response."""
         return json_response(self.status, {"error": self.detail}, self.headers)
 
 
 def json_response(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON answer."""
+    """Return a JSON response."""
     body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     return Response(status, "application/json", body, headers or {})

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Caution:
-    """When to ask rather than answer, and how large prediction sets are."""
+    """When to ask a person, and how large prediction sets are."""
 
     abstain: float = 0.0
     """Ask a person where the calibrated confidence is below this; semmix choose finds it."""

@@ -39,7 +39,7 @@ def describe_api(class_names: list[str], limits: Limits) -> dict[str, Any]:
             "title": "semmix",
             "version": __version__,
             "description": f"Sorts images into {len(class_names)} classes: class, calibrated "
-            "confidence, prediction set, warning of strange images, whether to ask a person.",
+            "confidence, prediction set, warning of unusual images, whether to ask a person.",
         },
         "paths": {
             "/": {"get": _get("A page to try images by hand.", "text/html", {"type": "string"})},
@@ -81,7 +81,7 @@ def _predict(class_names: list[str], limits: Limits) -> dict[str, Any]:
     refusal = _object({"error": {"type": "string"}})
     refused = {str(k): _response(text, JSON, refusal) for k, text in REFUSALS.items()}
     return {
-        "summary": "Answer images.",
+        "summary": "Predict the classes of images.",
         "description": f"Up to {limits.max_images} PNG, JPEG or WebP images of at most "
         f"{limits.max_megapixels:g} megapixels in at most {limits.max_body_mib:g} MiB. Answers "
         "stand in the order of the images; an image that cannot be read has an error instead.",
@@ -93,7 +93,7 @@ def _predict(class_names: list[str], limits: Limits) -> dict[str, Any]:
             },
         },
         "responses": {
-            "200": _response("At least one image was answered.", JSON, answers),
+            "200": _response("At least one image was predicted.", JSON, answers),
             "422": _response("No image could be read.", JSON, answers),
             **refused,
         },

@@ -83,7 +83,7 @@ def predict_files(model: Model, paths: Iterable[Path], caution: Caution | None =
 
 
 def outcome(row: Row) -> str:
-    """Return what became of an image: answered, asked (left to a person) or failed."""
+    """Return what became of an image: answered (predicted), asked (left to a person) or failed."""
     if row["error"]:
         return "failed"
     return "asked" if row["abstain"] else "answered"

@@ -1,4 +1,4 @@
-"""`semmix serve`: the answers of `semmix predict` over HTTP.
+"""`semmix serve`: the predictions of `semmix predict` over HTTP.
 
 No path and no address from a client is ever opened: images come in the request, and go nowhere.
 """
@@ -42,7 +42,7 @@ PAGE_POLICY = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """Answer images over HTTP."""
+    """Predict images over HTTP."""
 
     model: Positional[Path]
     """A model folder (semmix export), or a finished training run."""
@@ -102,7 +102,7 @@ def _is_local(host: str) -> bool:
 
 
 class PredictionService:
-    """The routes, and the threads that decode and answer."""
+    """The routes, and the threads that decode and predict."""
 
     server: HttpServer
 

@@ -1,7 +1,7 @@
 """`semmix choose`: below which confidence to ask a person, from what errors and questions cost.
 
-A prediction costs nothing if right and `cost_wrong` if wrong; a question costs `cost_ask`, and is
-answered rightly. The threshold is chosen on validation images and judged on test images.
+A prediction costs nothing if right and `cost_wrong` if wrong; a question costs `cost_ask`, and the person is
+taken to be right. The threshold is chosen on validation images and judged on test images.
 """
 
 from __future__ import annotations

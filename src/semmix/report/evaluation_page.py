@@ -49,8 +49,8 @@ def draw_evaluation(
         there, (member,) = known.get(each.name, {}), each.members
         measure = partial(interval, probs=member.probs, labels=member.labels, level=level)
         lines.append({m.name: there.get(m.name) or measure(m.with_bins(bins)) for m in USUAL})
-    sure = known.get(series[0].name, {}).get("confidence")
-    confidence, ece = sure.value if sure else series[0].mean("confidence"), lines[0]["ece"]
+    mean = known.get(series[0].name, {}).get("confidence")
+    confidence, ece = mean.value if mean else series[0].mean("confidence"), lines[0]["ece"]
     headline = (
         f"This classifier is {verdict(confidence, lines[0]['acc'].value)}. Its ECE is {percent(ece.value)}, "
         f"interval {percent(ece.low)} to {percent(ece.high)}."
