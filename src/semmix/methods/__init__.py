@@ -74,7 +74,7 @@ def _check_value(option: Field, value: Any) -> None:
     fits = isinstance(value, accepted) and not swapped and not endless
     require(fits, f"option {option.name} must be {words}", repr(value), f"as in {option.name}={option.default}")
     if get_origin(option.type) is Literal and value not in get_args(option.type):
-        raise unknown_name(option.name, value, get_args(option.type))
+        raise unknown_name(option.name, str(value), get_args(option.type))
 
 
 def method_class(name: str) -> type[Method]:
