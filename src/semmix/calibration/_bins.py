@@ -57,31 +57,9 @@ class BinSums(NamedTuple):
     def ue(self) -> float:
         return float(np.maximum(-self.gap, 0).sum())
 
-    def weighted_oe(self) -> float:
-        return float(np.nansum(self.means()[0] * np.maximum(self.gap, 0)))
-
-    def weighted_ue(self) -> float:
-        return float(np.nansum(self.means()[0] * np.maximum(-self.gap, 0)))
-
     def mce(self) -> float:
         confidence, accuracy = self.filled().means()
         return float(np.abs(confidence - accuracy).max())
-
-    def debiased_ece(self, power: int = 1) -> float:
-        """Return the error less the part that sampling noise alone would show.
-
-        power 1: twice the plug-in less its mean under Gaussian noise of each bin's accuracy.
-        power 2: the unbiased squared error of Kumar et al. 2019, then its root.
-        """
-        weight = self.filled().weight
-        confidence, accuracy = self.filled().means()
-        gap, variance = confidence - accuracy, accuracy * (1 - accuracy)
-        if power == 2:
-            # A bin of one sample says nothing of its variance; its plug-in value stays.
-            noise = np.divide(variance, weight - 1, out=np.zeros_like(gap), where=weight > 1)
-            return float(np.sqrt(max(np.average(gap**2 - noise, weights=weight), 0.0)))
-        under_noise = mean_absolute(gap, np.sqrt(variance / weight))
-        return float(max(np.average(2 * np.abs(gap) - under_noise, weights=weight), 0.0))
 
 
 def check_bins(bins: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from semmix.calibration._bins import BinSums, bin_edges, bin_index, check_bins
+from semmix.calibration._bins import BinSums, bin_edges, bin_index, check_bins, mean_absolute
 from semmix.calibration._inputs import Array, as_vector, check_samples, map_blocks
 from semmix.core.errors import SemmixError
 
@@ -133,18 +133,33 @@ class TopLabel:
         return float(np.maximum(-self.bin_gaps(bins), 0).sum())
 
     def weighted_oe(self, bins: int = 15) -> float:
-        return self.bin_sums(bins).weighted_oe()
+        sums = self.bin_sums(bins)
+        return float(np.nansum(sums.means()[0] * np.maximum(sums.gap, 0)))
 
     def weighted_ue(self, bins: int = 15) -> float:
-        return self.bin_sums(bins).weighted_ue()
+        sums = self.bin_sums(bins)
+        return float(np.nansum(sums.means()[0] * np.maximum(-sums.gap, 0)))
 
     def mce(self, bins: int = 15) -> float:
         return self.bin_sums(bins).mce()
 
     def debiased_ece(self, bins: int = 15, power: int = 1) -> float:
+        """Return the error less the part that sampling noise alone would show.
+
+        power 1: twice the plug-in less its mean under Gaussian noise of each bin's accuracy.
+        power 2: the unbiased squared error of Kumar et al. 2019, then its root.
+        """
         if power not in (1, 2):
             raise SemmixError("power must be 1 or 2", power, "1 debiases ECE, 2 its squared form")
-        return self.bin_sums(bins).debiased_ece(power)
+        filled = self.bin_sums(bins).filled()
+        weight, (confidence, accuracy) = filled.weight, filled.means()
+        gap, variance = confidence - accuracy, accuracy * (1 - accuracy)
+        if power == 2:
+            # A bin of one sample says nothing of its variance; its plug-in value stays.
+            noise = np.divide(variance, weight - 1, out=np.zeros_like(gap), where=weight > 1)
+            return float(np.sqrt(max(np.average(gap**2 - noise, weights=weight), 0.0)))
+        under_noise = mean_absolute(gap, np.sqrt(variance / weight))
+        return float(max(np.average(2 * np.abs(gap) - under_noise, weights=weight), 0.0))
 
     def aece(self, bins: int = 15) -> float:
         mass = np.cumsum(self.tie_sums(np.ones(len(self.weights))))
