@@ -10,7 +10,7 @@ from torch import Tensor
 
 from semmix.core.progress import Progress
 from semmix.data.streamed import StreamedImages
-from semmix.networks.base_classifier import Classifier
+from semmix.networks import Classifier
 
 Images = Tensor | StreamedImages
 """uint8 [N, C, H, W], in memory or in files."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.files import digest_tensors, whole_file, write_tensors
 from semmix.core.zoo import find_zoo, is_zoo_name
-from semmix.networks.base_classifier import Classifier
+from semmix.networks import Classifier, classifier
 from semmix.networks.user_network import PROGRAM, Statistics, UserClassifier, checked, is_user_network, user_classifier
 
 WEIGHTS = "weights.safetensors"
@@ -44,8 +44,6 @@ def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Cl
     A user network in a model folder is its maker's code: it is built only if `trust_code`. A run is taken to be
     the user's own.
     """
-    from semmix.networks import classifier
-
     folder = run_folder(folder)
     header, tensors = _read(folder)
     name, num_classes = header["classifier"], header["num_classes"]

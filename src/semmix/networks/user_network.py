@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.extras import import_object
-from semmix.networks.base_classifier import Classifier, per_channel
+from semmix.networks import Classifier, per_channel
 
 PROGRAM = ".pt2"
 """How the names of exported programs end."""
