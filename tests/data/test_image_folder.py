@@ -173,6 +173,20 @@ def test_bad_files_are_named_counted_and_skipped(make_folder, capsys):
     assert "cat/moving.webp: 2 frames" in printed
 
 
+def test_bitmaps_and_gifs_are_read_of_an_animated_one_the_first_picture(make_folder, capsys):
+    folder = make_folder()
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    frames[0].save(folder / "cat" / "moving.gif", save_all=True, append_images=frames[1:])
+    frames[1].save(folder / "dog" / "still.gif")
+    frames[1].save(folder / "dog" / "map.BMP")
+    report = check_folder(folder)
+    assert report.num_images == {("", "cat"): 11, ("", "dog"): 12}
+    assert [(bad.path, bad.kind) for bad in report.problems] == [("cat/moving.gif", "warning")]
+    dataset = load_dataset(folder, strict=True)
+    assert sum(len(split) for split in dataset.splits.values()) == 23
+    assert "warning, kept: 1\n    cat/moving.gif: animated: its first picture is read" in capsys.readouterr().out
+
+
 def test_strict_refuses_what_would_be_skipped(make_folder):
     folder = make_folder()
     load_dataset(folder, strict=True)

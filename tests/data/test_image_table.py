@@ -57,6 +57,19 @@ def test_null_is_nothing_and_blank_lines_are_no_rows(tmp_path):
         read_table(write(tmp_path, '{"path": "1.png", "label": null}', "a.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("a.jsonl", ['{"path": "1.png", "label": "cat"}', "", '{"path": "2.png", "label": "dog"}', " "]),
+        ("a.csv", ["", "path,label", " , ", "1.png,cat", "", "2.png,dog", ""]),
+        ("a.csv", ["1.png,cat", ",", "2.png,dog"]),
+    ],
+)
+def test_what_stands_below_a_blank_line_is_read(tmp_path, name, lines):
+    table = write(tmp_path, "\n".join(lines), name)
+    assert read_table(table) == [TableRow("1.png", "cat", ""), TableRow("2.png", "dog", "")]
+
+
 def test_the_kind_of_a_table_does_not_hang_on_upper_case(tmp_path):
     table = write(tmp_path, '{"path": "1.png", "label": "cat"}', "LABELS.JSONL")
     assert read_table(table) == [TableRow("1.png", "cat", "")]

@@ -6,7 +6,7 @@ import pytest
 
 from semmix import SemmixError
 from semmix.data.folder_report import FolderReport
-from semmix.data.listing import list_files
+from semmix.data.listing import list_files, name_of
 
 
 def listed(folder):
@@ -58,6 +58,29 @@ def test_empty_classes_and_broken_links_are_named(make_folder):
     (folder / "ewe").symlink_to(folder / "gone")
     (folder / "dog" / "pup").symlink_to(folder / "gone")
     assert sorted(listed(folder)[1]) == ["cow", "dog/pup", "ewe"]
+
+
+def test_a_folder_is_called_by_its_whole_name_and_a_table_without_its_ending(tmp_path):
+    (tmp_path / "photos.v2").mkdir()
+    assert name_of(tmp_path / "photos.v2") == name_of(tmp_path / "photos.v2" / "x" / "..") == "photos.v2"
+    assert name_of(tmp_path / "photos.v2.csv") == "photos.v2"
+
+
+def test_hidden_names_are_passed_over(make_folder):
+    folder = make_folder(per_class=1)
+    for name in (".cache/a.png", "__MACOSX/a.png", "cat/.a.png", "cat/__pycache__/a.png", "cat/.deep/a.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    assert listed(folder) == ({"cat": ["cat/000.png"], "dog": ["dog/000.png"]}, [])
+
+
+def test_images_lie_at_any_depth_of_a_class_in_the_order_of_their_paths(make_folder):
+    folder = make_folder(classes=("cat",), per_class=2)
+    for name in ("0/1.png", "0/deep/2.png", "0002.png"):
+        (folder / "cat" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "cat" / name).touch()
+    names = ["0/1.png", "0/deep/2.png", "000.png", "0002.png", "001.png"]
+    assert listed(folder)[0] == {"cat": [f"cat/{name}" for name in names]}
 
 
 @pytest.mark.parametrize("parts", [("val", "test"), ("Validation", "dev"), ("train", "test")])

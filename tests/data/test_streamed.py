@@ -6,7 +6,7 @@ from PIL import Image
 
 from semmix import SemmixError
 from semmix.data import load_dataset
-from semmix.data.streamed import StreamedImages
+from semmix.data.streamed import StreamedImages, read_ahead
 
 
 def both(folder, **options):
@@ -42,6 +42,24 @@ def test_grey_stays_grey_and_fills_three_channels_beside_colour(make_folder):
     resident, streamed = both(folder)
     assert streamed.image_shape == (3, 8, 8)
     assert streamed.train.digest == resident.train.digest
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_no_more_than_the_next_batches_are_read_ahead(ahead):
+    taken = []
+    batches = (taken.append(k) or [k, k + 1] for k in range(6))
+    squares = read_ahead(lambda k: k * k, batches, ahead)
+    for k in range(6):
+        assert next(squares) == [k * k, (k + 1) ** 2]
+        assert len(taken) == min(k + 1 + ahead, 6)
+    assert list(squares) == []
+
+
+def test_streamed_images_and_their_splits_print_in_one_line(make_folder):
+    _, streamed = both(make_folder(per_class=20))
+    assert repr(streamed.val) == "Split(6 images of 3 x 8 x 8)"
+    assert repr(streamed) == "Dataset('photos': 28 train, 6 val, 6 test, 2 classes, 3 x 8 x 8)"
+    assert len(repr(streamed.val.images)) < 100
 
 
 def test_what_fits_is_read_into_memory(make_folder):

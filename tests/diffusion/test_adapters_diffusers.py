@@ -308,6 +308,7 @@ def test_the_digest_names_weights_and_settings(folders, generators, tmp_path):
     (tmp_path / "semmix.json").write_text('{"trained_on": "abc"}')
     assert load_adapter(f"diffusers:{tmp_path}", CPU).trained_on == "abc"
     assert generator.name == "diffusers:diffusers"
+    assert repr(generator) == "Generator('diffusers:diffusers': 1 x 8 x 8, 3 classes, LabelNetwork on cpu)"
     assert generator.trained_on is None
 
 
@@ -328,6 +329,10 @@ def test_user_mistakes_are_explained(folders, tmp_path):
     unlabelled = diffusers.DDPMPipeline(tiny_unet(num_class_embeds=None), diffusers.DDPMScheduler())
     unlabelled.save_pretrained(tmp_path)
     with pytest.raises(SemmixError, match="no label table"):
+        load_adapter(f"diffusers:{tmp_path}", CPU)
+    fourier = diffusers.DDPMPipeline(tiny_unet(time_embedding_type="fourier"), diffusers.DDPMScheduler())
+    fourier.save_pretrained(tmp_path)
+    with pytest.raises(SemmixError, match="unknown time embedding: fourier"):
         load_adapter(f"diffusers:{tmp_path}", CPU)
     of_any_size = diffusers.DDPMPipeline(tiny_unet(sample_size=None), diffusers.DDPMScheduler())
     of_any_size.save_pretrained(tmp_path)

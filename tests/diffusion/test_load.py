@@ -30,6 +30,7 @@ def test_zoo_generator_is_found_by_name(zoo):
     assert generator.trained_on == "split"
     assert next(generator.network.parameters()).dtype == torch.float32
     assert load_generator(zoo / "owls", "cpu").digest == generator.digest
+    assert repr(generator) == "Generator('owls': 3 x 8 x 8, 5 classes, SongUNet on cpu)"
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,13 @@ class UnwantedGenerator(MeanDigits):
         raise AssertionError("sampled before all else was checked")
 
 
+def test_as_many_samples_as_wanted_are_enough(data, run, monkeypatch):
+    monkeypatch.setattr(quality, "MIN_SAMPLES", 100)
+    with pytest.raises(AssertionError, match="sampled"):
+        encoder, generator = load_encoder(f"classifier:{run}"), UnwantedGenerator(data.train)
+        score_generator(generator, data, encoder, sampler=SAMPLER, num_samples=100)
+
+
 def test_what_does_not_fit_is_refused_before_a_sample_is_drawn(data, run):
     encoder, generator = load_encoder(f"classifier:{run}"), UnwantedGenerator(data.train)
     colours = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
