@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from semmix.experiments.catalog import plan_table, within
-from semmix.experiments.cells import Setting
+from semmix.experiments.cells import TableSettings
 from semmix.experiments.cost import images_seen, num_train
 from semmix.experiments.running import plain_cell
 from semmix.methods import method
@@ -76,7 +76,7 @@ def test_controls_change_what_they_name():
 
 @pytest.mark.parametrize(("dataset", "options"), [("cifar10", {"num_mixed": 3}), ("tiny-imagenet", {})])
 def test_plain_runs_are_as_long_as_csm_in_full_however_many_images_it_mixes(dataset, options):
-    lines = {c.row: c for c in plan_table("controls", dataset, Setting(options=options))}
+    lines = {c.row: c for c in plan_table("controls", dataset, TableSettings(options=options))}
     longer, full = lines["CE, as many images as CSM in full"], lines["CSM in full"]
     assert images_seen(longer) == images_seen(full)
 
@@ -95,7 +95,7 @@ def test_controls_are_also_made_with_joint_statistics():
     # Where nobody has tried several, s is what the rule chooses.
     demo = cells("controls", "digits")[f"CSM, {name}"]
     assert demo.run_name(0) == cells("variants", "digits")[name].run_name(0)
-    foreign = plan_table("controls", "cifar10", Setting(encoder="inception:file.pt"))
+    foreign = plan_table("controls", "cifar10", TableSettings(encoder="inception:file.pt"))
     assert {cell.mixing.scale for cell in foreign if cell.mixing} == {None}
 
 
@@ -112,15 +112,15 @@ def test_controls_are_also_made_with_joint_statistics():
 )
 def test_s_belongs_to_the_data_set_and_the_encoder(dataset, encoder, scale):
     for table in ("main", "headline"):
-        cells = plan_table(table, dataset, Setting(encoder=encoder))
+        cells = plan_table(table, dataset, TableSettings(encoder=encoder))
         assert {cell.mixing.scale for cell in cells if cell.mixing} == {scale}
 
 
 def test_a_scale_can_be_given_for_every_line_that_has_none_of_its_own():
-    setting = Setting(encoder="classifier:zoo/cifar10/classifier", scale=4.5)
+    setting = TableSettings(encoder="classifier:zoo/cifar10/classifier", scale=4.5)
     for table in ("main", "controls"):
         assert {c.mixing.scale for c in plan_table(table, "cifar10", setting) if c.mixing} == {4.5}
-    own = plan_table("controls", "cifar10", Setting(scale=4.5))  # joint lines too
+    own = plan_table("controls", "cifar10", TableSettings(scale=4.5))  # joint lines too
     assert {c.mixing.scale for c in own if c.mixing} == {4.5}
     lines = {c.row: c.mixing.scale for c in plan_table("variants", "cifar10", setting)}
     assert (lines["CSM"], lines["s = 3"], lines["s by the rule"]) == (4.5, 3.0, None)
@@ -128,7 +128,7 @@ def test_a_scale_can_be_given_for_every_line_that_has_none_of_its_own():
 
 def test_the_rule_has_no_line_where_every_line_goes_by_it():
     for dataset, encoder in (("digits", "own"), ("cifar10", "inception:file.pt")):
-        rows = [c.row for c in plan_table("variants", dataset, Setting(encoder=encoder))]
+        rows = [c.row for c in plan_table("variants", dataset, TableSettings(encoder=encoder))]
         assert "CSM" in rows
         assert "s by the rule" not in rows
 
@@ -140,7 +140,7 @@ def test_the_early_generator_trains_a_tenth_of_the_images_and_nothing_else_chang
     assert early.training.num_images == usual.training.num_images // 10
     assert replace(early, training=usual.training) == usual
     assert lines["an early generator"].train == lines["CSM"].train
-    given = plan_table("variants", "cifar10", Setting(generator="zoo:cifar10"))
+    given = plan_table("variants", "cifar10", TableSettings(generator="zoo:cifar10"))
     assert {c.mixing.generator for c in given if c.row != "an early generator"} == {"zoo:cifar10"}
     assert {c.mixing.generator for c in given if c.row == "an early generator"} == {"own"}
 

@@ -9,7 +9,7 @@ import pytest
 from semmix import SemmixError, list_classifiers
 from semmix.annotation.annotation import LABEL_SCHEMES
 from semmix.experiments.catalog import TABLES, plan_table, within
-from semmix.experiments.cells import Setting
+from semmix.experiments.cells import TableSettings
 from semmix.experiments.cost import (
     cost_of,
     denoising_seconds,
@@ -19,7 +19,7 @@ from semmix.experiments.cost import (
     seconds_per_image,
 )
 from semmix.experiments.paper import LEAKING
-from semmix.experiments.protocols import PROTOCOLS, training_of
+from semmix.experiments.protocols import recipe_for
 from semmix.experiments.published import COLUMNS
 from semmix.methods import method
 
@@ -48,7 +48,7 @@ NUM_CELLS = {
 
 
 def cell_of(table, name, **setting):
-    (cell,) = [c for c in plan_table(table, setting=Setting(**setting)) if c.name == name]
+    (cell,) = [c for c in plan_table(table, settings=TableSettings(**setting)) if c.name == name]
     return cell
 
 
@@ -73,7 +73,7 @@ def test_cells_can_be_made(table):
     assert len({cell.name for cell in cells}) == len(cells)
     assert set(TABLES[table].columns) <= set(COLUMNS)
     for cell in cells:
-        method(cell.train.method, training_of(cell.data.dataset).num_classes, **cell.train.options)
+        method(cell.train.method, recipe_for(cell.data.dataset).num_classes, **cell.train.options)
         known = cell.train.classifier in list_classifiers()
         assert known or cell.train.classifier.startswith("timm:")
         assert (cell.mixing is not None) == (cell.train.method == "csm")
@@ -95,7 +95,7 @@ def test_published_settings():
 
 def test_paper_and_code_are_one_switch():
     name = "cifar10/resnet50/CSM"
-    paper, code = (cell_of("main", name, protocol=PROTOCOLS[p]) for p in ("paper", "code"))
+    paper, code = (cell_of("main", name, protocol=p) for p in ("paper", "code"))
     assert (paper.data.protocol, code.data.protocol) == ("paper", "code")
     assert paper.train.options["protocol"] == "paper"
     assert paper.digest != code.digest
@@ -115,7 +115,7 @@ def test_only_the_leaking_line_has_a_generator_of_the_whole_set():
             leaks = cell.row == LEAKING
             assert cell.train.allow_leak == leaks
             assert (cell.mixing.learned_from.imbalance is None) == leaks
-    tails = {num_train(cell) for cell in plan_table("long_tailed", "cifar10", Setting(protocol=PROTOCOLS["paper"]))}
+    tails = {num_train(cell) for cell in plan_table("long_tailed", "cifar10", TableSettings(protocol="paper"))}
     assert tails == {20_431, 12_406}
 
 
@@ -144,7 +144,7 @@ def test_images_seen_count_what_passes_through_the_network():
 
 def test_cost_counts_what_cells_share_once():
     """The ablation's six CSM cells learn from the same sets; s = 2 to 6 need no other labels."""
-    setting = Setting()
+    setting = TableSettings()
     ce, csm = (plan_table("main", "digits", setting)[k] for k in (0, -1))
     plain = cost_of([(ce, 3)], "cpu")
     assert (plain.num_runs, plain.mixed_images, plain.mixing_hours) == (3, 0, 0)
@@ -161,10 +161,10 @@ def test_cost_counts_what_cells_share_once():
 
 def test_mixing_costs_training_drawing_and_annotating():
     """Times are measured once and kept, so that sums of them can be checked."""
-    csm = plan_table("main", "digits", Setting())[-1]
+    csm = plan_table("main", "digits", TableSettings())[-1]
     mixing, train = csm.mixing, csm.train
-    learning = denoising_seconds(csm, mixing.training.batch_size, "cpu", learns=True)
-    drawing = denoising_seconds(csm, mixing.sampler.batch_size, "cpu", learns=False)
+    learning = denoising_seconds(csm, mixing, mixing.training.batch_size, "cpu", learns=True)
+    drawing = denoising_seconds(csm, mixing, mixing.sampler.batch_size, "cpu", learns=False)
     task = (train.classifier, "digits", train.batch_size, "cpu")
     looking = seconds_per_image(*task, learns=False)
     for solver, evaluations in (("heun", 9), ("dpmpp_2m", 5)):
@@ -178,7 +178,7 @@ def test_mixing_costs_training_drawing_and_annotating():
 
 
 def test_cost_says_what_it_cannot_know():
-    setting = Setting(encoder="clip:somewhere")
+    setting = TableSettings(encoder="clip:somewhere")
     csm = plan_table("main", "digits", setting)[-1]
     cost = cost_of([(csm, 1)], "cpu")
     assert cost.left_out == ("clip:somewhere",)
@@ -186,7 +186,7 @@ def test_cost_says_what_it_cannot_know():
 
 
 def test_cost_takes_a_generator_s_minutes_as_they_are_given():
-    csm = plan_table("main", "digits", Setting())[-1]
+    csm = plan_table("main", "digits", TableSettings())[-1]
     trainings = (replace(csm.mixing.training, minutes=minutes) for minutes in (30.0, 60.0))
     cells = [replace(csm, mixing=replace(csm.mixing, training=t)) for t in trainings]
     half, whole = (cost_of([(cell, 1)], "cpu").mixing_hours for cell in cells)

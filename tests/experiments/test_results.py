@@ -114,6 +114,7 @@ def test_plain_numbers_are_those_before_and_after_the_temperature(run):
         assert numbers[f"ece{tail}"] == pytest.approx(ece(probs, labels), abs=1e-9)
         assert numbers[f"oe{tail}"] == pytest.approx(oe(probs, labels), abs=1e-9)
     as_in_the_code = measure_run(run, CE, PROTOCOLS["code"])
+    after = (logits / as_in_the_code["temperature"]).softmax(1)
     for probs, tail in ((before, ""), (after, "_ts")):
         for name, by in (("oe", weighted_oe), ("ue", weighted_ue)):
             assert as_in_the_code[f"{name}{tail}"] == pytest.approx(by(probs, labels), abs=1e-9)

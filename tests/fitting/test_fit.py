@@ -1,12 +1,12 @@
 """The whole path as a user walks it: killed at every stage, it ends as if nothing had happened."""
 
 import json
+import multiprocessing
+import os
 import random
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -55,26 +55,46 @@ STAGES = [
 ]
 
 
-def start(out: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "semmix", "fit", *SMALL_WORDS, "--out", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["semmix.cli.fit", "semmix.cli.main"])
+"""Each command runs in a process of its own, which need not import everything anew."""
 
 
-def finish(out: Path) -> str:
-    process = start(out)
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, text
+def run_main(words: list[str], log: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    os.dup2(1, 2)
+    raise SystemExit(main(words))
+
+
+def start(out: Path, words: list[str] = SMALL_WORDS) -> multiprocessing.process.BaseProcess:
+    process = PROCESSES.Process(target=run_main, args=(["fit", *words, "--out", str(out)], log_of(out)))
+    process.start()
+    return process
+
+
+def log_of(out: Path) -> Path:
+    return out.with_suffix(".log")
+
+
+def finish(out: Path, words: list[str] = SMALL_WORDS, status: int = 0) -> str:
+    process = start(out, words)
+    process.join(300)
+    text = log_of(out).read_text()
+    assert process.exitcode == status, text
     return text
 
 
-def kill_when(out: Path, marker: str, delay: float) -> None:
-    """kill -9 a little after `marker` appears."""
-    process = start(out)
-    while not (out / marker).exists() and process.poll() is None:
+def stop_when(out: Path, marker: str, delay: float, signum: int, words: list[str] = SMALL_WORDS) -> int | None:
+    """Send a signal a little after `marker` appears; return the exit status."""
+    process = start(out, words)
+    while not (out / marker).exists() and process.is_alive():
         time.sleep(0.005)
     time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    if process.is_alive() and process.pid:
+        os.kill(process.pid, signum)
+    process.join(120)
+    return process.exitcode
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +123,7 @@ def outcome(out: Path) -> dict[str, bytes]:
 def test_killed_ten_times_it_ends_the_same(whole, tmp_path):
     out, delays = tmp_path / "killed", random.Random(0)
     for marker in STAGES:
-        kill_when(out, marker, delays.uniform(0, 0.2))
+        stop_when(out, marker, delays.uniform(0, 0.2), signal.SIGKILL)
     finish(out)
     assert outcome(out) == outcome(whole)
 
@@ -166,10 +186,7 @@ def test_damaged_shard_stops_training_and_can_be_made_again(whole, tmp_path):
     shard = out / "mixsets" / "shard-00001.safetensors"
     sound = shard.read_bytes()
     shard.write_bytes(sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:])
-    process = start(out)
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert "shard-00001.safetensors cannot be used" in text
+    assert "shard-00001.safetensors cannot be used" in finish(out, status=1)
     shard.unlink()
     finish(out)
     assert shard.read_bytes() == sound
@@ -202,37 +219,19 @@ QUICK = shlex.split(
 )
 
 
-def start_own(folder: Path, out: Path) -> subprocess.Popen:
-    # Hours, so that even the slowest machine plans a generator; QUICK makes it short.
-    words = ["fit", str(folder), *QUICK, "--minutes", "600", "--out", str(out)]
-    command = [sys.executable, "-m", "semmix", *words]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=listen_to_ctrl_c
-    )
-
-
-def listen_to_ctrl_c() -> None:
-    """Undo what shells do to commands in the background, should the tests be one."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def test_own_images_stopped_by_ctrl_c_go_on_and_end_with_a_model(photos, tmp_path, capsys):
     out = tmp_path / "out"
-    process = start_own(photos, out)
-    while not (out / "generator" / "checkpoint.safetensors").exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, text
+    # Hours, so that even the slowest machine plans a generator; QUICK makes it short.
+    words = [str(photos), *QUICK, "--minutes", "600"]
+    assert stop_when(out, "generator/checkpoint.safetensors", 0, signal.SIGINT, words) == 130
+    text = log_of(out).read_text()
     assert "the same command goes on from here" in text
     text = " ".join(text.split())
     assert "390 images in 3 classes: bold 130, plain 130, striped 130" in text
     assert "plan (good, on this CPU): about" in text
     plan = (out / "plan.json").read_bytes()
 
-    process = start_own(photos, out)
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, text
+    text = finish(out, words)
     assert (out / "plan.json").read_bytes() == plan
     assert "CSM" in text
     assert f"use it: semmix predict {out / 'model'} IMAGES" in text

@@ -6,6 +6,4 @@ from semmix.deploy.threshold import Choose, choose_command
 class ChooseCommand(Choose):
     """Find when to ask a person, from what a wrong answer and a question cost."""
 
-    def run(self) -> None:
-        """Print what each threshold costs, and the best."""
-        choose_command(self)
+    run = choose_command

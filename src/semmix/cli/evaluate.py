@@ -6,6 +6,4 @@ from semmix.evaluation import EvaluateConfig, evaluate_file
 class EvaluateCommand(EvaluateConfig):
     """Measure and calibrate logits or probabilities from any model."""
 
-    def run(self) -> None:
-        """Print the numbers, write the files and the page."""
-        evaluate_file(self)
+    run = evaluate_file

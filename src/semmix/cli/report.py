@@ -6,6 +6,4 @@ from semmix.report import ReportConfig, run_report
 class ReportCommand(ReportConfig):
     """Which runs to report on, and where to."""
 
-    def run(self) -> None:
-        """Print the table of results and write the page."""
-        run_report(self)
+    run = run_report

@@ -6,6 +6,4 @@ from semmix.deploy.serve import Serve, serve_command
 class ServeCommand(Serve):
     """Answer images over HTTP."""
 
-    def run(self) -> None:
-        """Serve until stopped."""
-        serve_command(self)
+    run = serve_command

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 from semmix.core.files import digest
 from semmix.core.settings import plain, since, unnamed
 from semmix.data.config import DatasetConfig
 from semmix.diffusion.sampling import MixConfig
-from semmix.experiments.protocols import PROTOCOLS, Protocol, training_config, training_of
+from semmix.experiments.protocols import PROTOCOLS, protocol_called, recipe_for, training_config
 from semmix.report.rows import METHOD_NAMES
 from semmix.training.classifier import TrainConfig
 from semmix.training.generator import GeneratorConfig
@@ -22,7 +24,26 @@ METHODS_BY_NAME = {name: method for method, name in METHOD_NAMES.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixing:
+class TableSettings:
+    """What holds for all cells of a table, unless a line says otherwise."""
+
+    protocol: Annotated[str, arg(help=f"Paper or code: {', '.join(PROTOCOLS)}.")] = "semmix"
+    """Where paper and code differ: semmix.experiments.protocols."""
+    generator: str = OWN
+    """own: trained on the training split; or a generator's folder, or zoo:NAME."""
+    encoder: str = OWN
+    """own: a plain network trained first; or kind:what, as semmix annotate takes it."""
+    scale: float | None = None
+    """The scale s of lines that do not name one; that of the data set and encoder by default."""
+    emphasis: float = 1.0
+    """How far mixed sets stretch the classes they show, as semmix mix takes it."""
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """Options of csm as name=value, such as batch_statistics=joint, for lines that do not set
+    them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellMixing:
     """Where a cell's mixed images come from."""
 
     learned_from: DatasetConfig
@@ -56,7 +77,7 @@ class Cell:
     """Data set, split, long tail."""
     train: TrainConfig
     """Classifier, method, options, epochs, schedule, eq_data."""
-    mixing: Mixing | None = None
+    mixing: CellMixing | None = None
     """For methods that learn from mixed sets."""
     times_encoder: int = field(default=1, metadata=since(2))
     """How many times as long as an encoder of our own it is trained."""
@@ -96,27 +117,12 @@ class Cell:
         return digest(content)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What holds for all cells of a plan."""
-
-    protocol: Protocol = PROTOCOLS["semmix"]
-    encoder: str = OWN
-    generator: str = OWN
-    scale: float | None = None
-    """The scale s of lines that name none; that of the data set and encoder by default."""
-    emphasis: float = 1.0
-    """How far mixed sets stretch the classes they show."""
-    options: Mapping[str, object] = field(default_factory=dict)
-    """Options of csm in lines that do not set them."""
-
-
 class CellBuilder:
     """Makes the cells of one table on one data set with one classifier."""
 
-    def __init__(self, table: str, dataset: str, classifier: str, setting: Setting):
+    def __init__(self, table: str, dataset: str, classifier: str, settings: TableSettings):
         self.table, self.dataset, self.classifier = table, dataset, classifier
-        self.setting, self.training = setting, training_of(dataset)
+        self.settings, self.recipe = settings, recipe_for(dataset)
 
     def cell(
         self,
@@ -132,66 +138,69 @@ class CellBuilder:
         scaled: bool = False,
         **mixing: Any,
     ) -> Cell:
-        """Return one cell; `mixing` replaces fields of the data set's usual `Mixing`."""
-        protocol = self.setting.protocol
-        options = {**(self.setting.options if method == "csm" else {}), **(options or {})}
+        """Return one cell; `mixing` replaces fields of the data set's usual `CellMixing`."""
+        protocol, recipe = protocol_called(self.settings.protocol), self.recipe
+        options = {**(self.settings.options if method == "csm" else {}), **(options or {})}
         data = DatasetConfig(
-            dataset=self.dataset, protocol=protocol.split, imbalance=imbalance, train_size=self.training.train_size
+            dataset=self.dataset, protocol=protocol.split, imbalance=imbalance, train_size=recipe.train_size
         )
-        train = replace(
-            training_config(method, self.dataset, protocol, options),
-            classifier=self.classifier,
-            eq_data=eq_data,
-            allow_leak=leaking,
+        train = training_config(method, self.dataset, protocol, options)
+        train = replace(train, classifier=self.classifier, eq_data=eq_data, allow_leak=leaking)
+        usual = CellMixing(
+            learned_from=replace(data, imbalance=None) if leaking else data,
+            generator=self.settings.generator,
+            training=recipe.generator,
+            sampler=replace(recipe.sampler, emphasis=self.settings.emphasis),
+            num_sets=recipe.sets_per_pair * self.num_pairs,
+            encoder=self.settings.encoder,
+            scale=self.scale,
         )
-        learned_from = replace(data, imbalance=None) if leaking else data
-        sets = replace(self._mixing(learned_from), **mixing) if method == "csm" else None
         return Cell(
             table=self.table,
             row=row,
             data=data,
             train=train,
-            mixing=sets,
+            mixing=replace(usual, **mixing) if method == "csm" else None,
             measure=measure,
             scaled=scaled,
             paper=paper or {},
-            needs=self.training.needs,
-        )
-
-    def _mixing(self, learned_from: DatasetConfig) -> Mixing:
-        training = self.training
-        return Mixing(
-            learned_from=learned_from,
-            generator=self.setting.generator,
-            training=training.generator,
-            sampler=replace(training.sampler, emphasis=self.setting.emphasis),
-            num_sets=training.sets_per_pair * self.num_pairs,
-            encoder=self.setting.encoder,
-            scale=self.scale,
+            needs=recipe.needs,
         )
 
     @property
     def scale(self) -> float | None:
         """The scale s of a line that has none of its own; None: chosen on validation images."""
-        encoder = self.setting.encoder
-        own = self.training.own_scale if encoder == OWN else None
-        return self.setting.scale or (self.training.clip_scale if encoder.startswith("clip:") else own)
+        encoder = self.settings.encoder
+        own = self.recipe.own_scale if encoder == OWN else None
+        return self.settings.scale or (self.recipe.clip_scale if encoder.startswith("clip:") else own)
+
+    @property
+    def num_images(self) -> int:
+        """Training images, before a validation split is taken from them."""
+        return self.recipe.train_size or self.recipe.num_images
 
     @property
     def num_pairs(self) -> int:
         """Pairs of classes."""
-        return self.training.num_classes * (self.training.num_classes - 1) // 2
+        return self.recipe.num_classes * (self.recipe.num_classes - 1) // 2
+
+    def num_sets(self, shares: tuple[float, ...]) -> dict[float, int]:
+        """Return how many sets of 8 hold these shares of the training images.
+
+        Fewer sets than pairs of classes are left out: the classes would not be treated alike.
+        """
+        sets = {share: round(share * self.num_images / 8) for share in shares}
+        return {share: num for share, num in sets.items() if num >= self.num_pairs}
 
 
 @dataclass(frozen=True)
-class Table:
-    """One table or figure: where it was published, how its lines are made, what it shows."""
+class CellTable:
+    """One table or figure of docs/tables.md: where it was published, how its lines are made, what it shows."""
 
-    title: str
     targets: tuple[tuple[str, str], ...]
     """The published (data set, classifier)."""
     build: Callable[[CellBuilder], list[Cell]]
     columns: tuple[str, ...]
-    """Keys of `tables.COLUMNS`."""
+    """Keys of `published.COLUMNS`."""
     figure: bool = False
     """Whether the paper shows it as a figure, which `semmix report` draws."""

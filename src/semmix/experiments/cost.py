@@ -14,9 +14,9 @@ from semmix.core.device import pick_device, to_device
 from semmix.core.progress import duration
 from semmix.diffusion import load_generator
 from semmix.diffusion.edm import EDMDenoiser, network_preset
-from semmix.experiments.cells import OWN, Cell, Mixing
-from semmix.experiments.protocols import training_of
-from semmix.methods import Batch, method
+from semmix.experiments.cells import OWN, Cell, CellMixing
+from semmix.experiments.protocols import recipe_for
+from semmix.methods import Batch, Method, method
 from semmix.networks import classifier
 from semmix.training.speed import ENOUGH_SECONDS, seconds_per_step
 
@@ -62,72 +62,53 @@ def _show_hours(hours: float) -> str:
 
 
 def cost_of(missing: Sequence[tuple[Cell, int]], device: str = "auto") -> Cost:
-    """Return what these cells cost, each with a number of seeds to run."""
+    """Return what these cells cost, each with a number of seeds to run; what they share is made once."""
     to_do = [(cell, num) for cell, num in missing if num]
-    generators: dict[object, Cell] = {}  # what cells share is made once
+    generators: dict[object, tuple[Cell, CellMixing]] = {}
     stores, encoders = dict(generators), dict(generators)
-    for cell in (cell for cell, _ in to_do if cell.mixing):
-        for made, key in zip((generators, stores, encoders), _shared(cell), strict=True):
-            made[key] = cell
-    foreign = {mixing_of(cell).encoder for cell in encoders.values()} - {OWN}
-    seconds = sum(generator_seconds(cell, device) for cell in generators.values())
-    seconds += sum(drawing_seconds(cell, device) for cell in stores.values())
-    seconds += sum(annotating_seconds(cell, device) for cell in encoders.values())
+    for cell, _ in to_do:
+        if mixing := cell.mixing:
+            generator = (mixing.generator, mixing.learned_from, mixing.training)
+            store = (generator, mixing.sampler, mixing.num_sets, mixing.members)
+            encoder = (store, mixing.encoder, cell.data, cell.train.classifier)
+            generators[generator] = stores[store] = encoders[encoder] = (cell, mixing)
+    seconds = sum(_generator_seconds(*made, device) for made in generators.values())
+    seconds += sum(_drawing_seconds(*made, device) for made in stores.values())
+    seconds += sum(_annotating_seconds(*made, device) for made in encoders.values())
     return Cost(
         num_runs=sum(num for _, num in to_do),
         num_images=sum(num * images_seen(cell) for cell, num in to_do),
         hours=sum(num * training_hours(cell, device) for cell, num in to_do),
-        mixed_images=sum(map(num_mixed_images, stores.values())),
+        mixed_images=sum(mixing.num_sets * mixing.members for _, mixing in stores.values()),
         mixing_hours=seconds / 3600,
-        left_out=tuple(sorted(foreign)),
+        left_out=tuple(sorted({mixing.encoder for _, mixing in encoders.values()} - {OWN})),
     )
 
 
-def _shared(cell: Cell) -> tuple[object, object, object]:
-    """Return what names a cell's generator, its store of mixed sets, and its annotation."""
-    mixing = mixing_of(cell)
-    generator = (mixing.generator, mixing.learned_from, mixing.training)
-    store = (generator, mixing.sampler, mixing.num_sets, mixing.members)
-    return generator, store, (store, mixing.encoder, cell.data, cell.train.classifier)
-
-
-def mixing_of(cell: Cell) -> Mixing:
-    """Return where a cell's mixed images come from; it must have some."""
-    assert cell.mixing is not None
-    return cell.mixing
-
-
-def num_mixed_images(cell: Cell) -> int:
-    """Return how many images a cell's mixed sets have."""
-    return mixing_of(cell).num_sets * mixing_of(cell).members
-
-
-def generator_seconds(cell: Cell, device: str) -> float:
-    """Return how long training a cell's generator takes; nothing for one from elsewhere."""
-    mixing = mixing_of(cell)
+def _generator_seconds(cell: Cell, mixing: CellMixing, device: str) -> float:
+    """Return how long training a generator takes; nothing for one from elsewhere."""
+    training = mixing.training
     if mixing.generator != OWN:
         return 0.0
-    if mixing.training.minutes is not None:
-        return 60 * mixing.training.minutes
-    size = mixing.training.batch_size
-    return mixing.training.num_images * denoising_seconds(cell, size, device, learns=True)
+    if training.minutes is not None:
+        return 60 * training.minutes
+    return training.num_images * denoising_seconds(cell, mixing, training.batch_size, device, learns=True)
 
 
-def drawing_seconds(cell: Cell, device: str) -> float:
-    """Return how long drawing a cell's mixed sets takes."""
-    sampler = mixing_of(cell).sampler
+def _drawing_seconds(cell: Cell, mixing: CellMixing, device: str) -> float:
+    sampler = mixing.sampler
     evaluations = 2 * sampler.num_steps - 1 if sampler.solver == "heun" else sampler.num_steps
-    seconds = denoising_seconds(cell, sampler.images_at_once(pick_device(device)), device, learns=False)
-    return num_mixed_images(cell) * evaluations * seconds
+    batch_size = sampler.images_at_once(pick_device(device))
+    seconds = denoising_seconds(cell, mixing, batch_size, device, learns=False)
+    return mixing.num_sets * mixing.members * evaluations * seconds
 
 
-def annotating_seconds(cell: Cell, device: str) -> float:
+def _annotating_seconds(cell: Cell, mixing: CellMixing, device: str) -> float:
     """Return how long a classifier of our own reads the images; nothing for other encoders."""
-    if mixing_of(cell).encoder != OWN:
+    if mixing.encoder != OWN:
         return 0.0
-    train = cell.train
-    task = (train.classifier, cell.data.dataset, train.batch_size, device)
-    return (num_mixed_images(cell) + num_train(cell)) * seconds_per_image(*task, learns=False)
+    task = (cell.train.classifier, cell.data.dataset, cell.train.batch_size, device)
+    return (mixing.num_sets * mixing.members + num_train(cell)) * seconds_per_image(*task, learns=False)
 
 
 def training_hours(cell: Cell, device: str) -> float:
@@ -145,8 +126,8 @@ def images_seen(cell: Cell) -> int:
     >>> images_seen(ce), images_seen(csm) / images_seen(ce)
     (8985600, 3.0)
     """
-    num_images, batch_size = num_train(cell), cell.train.batch_size
-    batch_size = min(batch_size, num_images)
+    num_images = num_train(cell)
+    batch_size = min(cell.train.batch_size, num_images)
     steps = num_images // batch_size
     num_mixed = _method(cell).num_mixed
     if cell.train.eq_data and num_mixed:
@@ -156,66 +137,64 @@ def images_seen(cell: Cell) -> int:
 
 def num_train(cell: Cell) -> int:
     """Return the size of a cell's training split, by the published numbers."""
-    training = training_of(cell.data.dataset)
+    recipe = recipe_for(cell.data.dataset)
     held_out = 0.1 if cell.data.protocol == "code" else 0.0
-    num = cell.data.train_size or round(training.num_images * (1 - held_out))
+    num = cell.data.train_size or round(recipe.num_images * (1 - held_out))
     if cell.data.imbalance is None:
         return num
-    last = training.num_classes - 1
-    shares = [cell.data.imbalance ** (-k / last) for k in range(training.num_classes)]
-    return sum(int(num / training.num_classes * share) for share in shares)
+    last = recipe.num_classes - 1
+    shares = [cell.data.imbalance ** (-k / last) for k in range(recipe.num_classes)]
+    return sum(int(num / recipe.num_classes * share) for share in shares)
 
 
 def passes_per_image(cell: Cell) -> float:
     """Return how many images a method sends through the network for each real one."""
-    training, rule = training_of(cell.data.dataset), _method(cell)
-    rule.setup(torch.arange(training.num_classes))
+    recipe, trained_by = recipe_for(cell.data.dataset), _method(cell)
+    trained_by.setup(torch.arange(recipe.num_classes))
     index = torch.arange(SMALL_BATCH)
-    batch = Batch(images=torch.rand(SMALL_BATCH, *training.image_shape), labels=index, index=index)
-    if rule.num_mixed:
-        num = rule.num_mixed * SMALL_BATCH
-        batch.mixed_images = torch.rand(num, *training.image_shape)
-        batch.mixed_labels = torch.full((num, training.num_classes), 1 / training.num_classes)
+    batch = Batch(images=torch.rand(SMALL_BATCH, *recipe.image_shape), labels=index, index=index)
+    if trained_by.num_mixed:
+        num = trained_by.num_mixed * SMALL_BATCH
+        batch.mixed_images = torch.rand(num, *recipe.image_shape)
+        batch.mixed_labels = torch.full((num, recipe.num_classes), 1 / recipe.num_classes)
     passed = 0
 
     def forward(images: Tensor) -> Tensor:
         nonlocal passed
         passed += len(images)
-        return torch.rand(len(images), training.num_classes)
+        return torch.rand(len(images), recipe.num_classes)
 
-    rule.step(forward, batch)
+    trained_by.step(forward, batch)
     return passed / SMALL_BATCH
 
 
-def _method(cell: Cell):
-    num_classes = training_of(cell.data.dataset).num_classes
-    return method(cell.train.method, num_classes, **cell.train.options)
+def _method(cell: Cell) -> Method:
+    return method(cell.train.method, recipe_for(cell.data.dataset).num_classes, **cell.train.options)
 
 
 @cache
 def seconds_per_image(name: str, dataset: str, batch_size: int, device_name: str, learns: bool = True) -> float:
     """Return how long a classifier takes to learn from one image, or to look at it."""
-    training, device = training_of(dataset), pick_device(device_name)
-    channels, size, _ = training.image_shape
-    network = to_device(classifier(name, training.num_classes, channels, size), device)
-    images = torch.rand(batch_size, *training.image_shape, device=device)
+    recipe, device = recipe_for(dataset), pick_device(device_name)
+    channels, size, _ = recipe.image_shape
+    network = to_device(classifier(name, recipe.num_classes, channels, size), device)
+    images = torch.rand(batch_size, *recipe.image_shape, device=device)
     return _timed(lambda num: network(images[:num]), batch_size, device, learns)
 
 
-def denoising_seconds(cell: Cell, batch_size: int, device: str, learns: bool) -> float:
+def denoising_seconds(cell: Cell, mixing: CellMixing, batch_size: int, device: str, learns: bool) -> float:
     """Return how long a cell's generator takes to denoise one image, or to learn from it."""
-    mixing = mixing_of(cell)
-    name = str(mixing.training.network) if mixing.generator == OWN else mixing.generator
-    return _denoising_seconds(name, mixing.generator == OWN, cell.data.dataset, batch_size, device, learns)
+    is_own = mixing.generator == OWN
+    name = str(mixing.training.network) if is_own else mixing.generator
+    return _denoising_seconds(name, is_own, cell.data.dataset, batch_size, device, learns)
 
 
 @cache
 def _denoising_seconds(name: str, is_own: bool, dataset: str, batch_size: int, device_name: str, learns: bool) -> float:
-    training, device = training_of(dataset), pick_device(device_name)
-    shape, num_classes = training.image_shape, training.num_classes
+    recipe, device = recipe_for(dataset), pick_device(device_name)
+    shape, num_classes = recipe.image_shape, recipe.num_classes
     if is_own:
-        network = to_device(EDMDenoiser(network_preset(name, shape, num_classes)), device)
-        denoise = network.forward
+        denoise = to_device(EDMDenoiser(network_preset(name, shape, num_classes)), device).forward
     else:
         generator = load_generator(name, device_name)
         shape, denoise = getattr(generator, "latent_shape", shape), generator.denoise

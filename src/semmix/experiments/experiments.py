@@ -3,7 +3,7 @@
 All on one network and one schedule that a GPU finishes in minutes, equal numbers of images seen
 (Eq-Data) unless the line says otherwise, last weights. Held to Eq-Data, 120 epochs of CSM with two
 mixed images for each real one pass over the real images 40 times. RegMixup and RankMixup pass
-blends of the same images through the network besides; that is theirs, and makes them dearer.
+blends of the same images through the network besides, which makes them more expensive.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from semmix.diffusion.sampling import MixConfig
-from semmix.experiments.cells import OWN, Cell, CellBuilder, Table
+from semmix.experiments.cells import OWN, Cell, CellBuilder, CellTable
 from semmix.report.rows import METHOD_NAMES
 
 RIVALS = ("ce", "ls", "fl", "mbls", "mixup", "regmixup", "rankmixup", "fcl")
-FOREIGN = ("cifar100", "tiny-imagenet-val")
+OUTSIDE = ("cifar100", "tiny-imagenet-val")
 EPOCHS = 120
 REGMIXUP_PASSES = 2
-"""So often RegMixup passes an image through the network where the others do once."""
+"""How often RegMixup passes an image through the network; most methods do once."""
 STATISTICS = {"real": ("statistics of real images", (3, 4, 5)), "joint": ("joint batch statistics", (2, 3, 4))}
 """How batch normalisation is kept from telling real images by itself, and the scales tried."""
 LABELS = {
@@ -33,7 +33,7 @@ LABELS = {
 def _cell(build: CellBuilder, row: str, method: str = "csm", epochs: int = EPOCHS, **changes: Any):
     """Return a cell with the experiments' schedule; the demo keeps its own."""
     if method == "csm":
-        sampler = MixConfig(batch_size=2048, emphasis=build.setting.emphasis)
+        sampler = MixConfig(batch_size=2048, emphasis=build.settings.emphasis)
         changes = {"eq_data": True, "sampler": sampler, **changes}
     cell = build.cell(row, method, **changes)
     if build.dataset == "digits":
@@ -49,11 +49,11 @@ def _headline(build: CellBuilder) -> list[Cell]:
     return [_cell(build, METHOD_NAMES[name], name) for name in (*RIVALS, "csm")]
 
 
-def _foreign(build: CellBuilder) -> list[Cell]:
-    """Return whether the headline's runs notice images of other data sets."""
+def _outside(build: CellBuilder) -> list[Cell]:
+    """Return whether the headline's runs notice images of other data sets (out-of-distribution)."""
     return [
         _cell(build, METHOD_NAMES[name], name, measure=f"ood:{outside}")
-        for outside in FOREIGN
+        for outside in OUTSIDE
         for name in (*RIVALS, "csm")
         if outside != build.dataset
     ]
@@ -91,16 +91,14 @@ def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
 
 def _joint(build: CellBuilder) -> dict[str, Any]:
     """Return what changes where all images pass through the network together."""
-    is_ours = build.setting.encoder == OWN and build.setting.scale is None
-    scale = build.training.joint_scale if is_ours else None
+    is_ours = build.settings.encoder == OWN and build.settings.scale is None
+    scale = build.recipe.joint_scale if is_ours else None
     return {"options": {"batch_statistics": "joint"}, **({"scale": scale} if scale else {})}
 
 
 def _variants(build: CellBuilder) -> list[Cell]:
     """Return CSM with one thing changed at a time."""
-    num_images = build.training.train_size or build.training.num_images
-    sets = {share: round(share * num_images / 8) for share in (0.1, 0.5, 1.0, 2.0, 4.0)}
-    training = build.training.generator
+    sets, training = build.num_sets((0.1, 0.5, 1.0, 2.0, 4.0)), build.recipe.generator
     early = replace(training, num_images=training.num_images // 10, minutes=None)
     return [
         _cell(build, "CSM"),
@@ -119,11 +117,7 @@ def _variants(build: CellBuilder) -> list[Cell]:
             for s in scales
         ),
         *([_cell(build, "s by the rule", scale=None)] if build.scale else []),
-        *(
-            _cell(build, f"sets of {share:.0%} of the data", num_sets=num)
-            for share, num in sets.items()
-            if num >= build.num_pairs  # fewer would not treat the classes alike
-        ),
+        *(_cell(build, f"sets of {share:.0%} of the data", num_sets=num) for share, num in sets.items()),
         _cell(build, "an early generator", generator=OWN, training=early),
     ]
 
@@ -131,9 +125,9 @@ def _variants(build: CellBuilder) -> list[Cell]:
 _COLUMNS = ("acc", "ece", "aece", "oe", "ue", "nll", "temperature", "ece_ts", "aece_ts")
 _TARGET = (("cifar10", "resnet18"),)
 
-EXPERIMENTS: dict[str, Table] = {
-    "headline": Table("CSM against its rivals, equal images seen", _TARGET, _headline, _COLUMNS),
-    "foreign": Table("Images of other data sets", _TARGET, _foreign, ("auroc",)),
-    "controls": Table("What the gain might come from", _TARGET, _controls, _COLUMNS),
-    "variants": Table("CSM with one thing changed", _TARGET, _variants, _COLUMNS),
+EXPERIMENTS: dict[str, CellTable] = {
+    "headline": CellTable(_TARGET, _headline, _COLUMNS),
+    "foreign": CellTable(_TARGET, _outside, ("auroc",)),
+    "controls": CellTable(_TARGET, _controls, _COLUMNS),
+    "variants": CellTable(_TARGET, _variants, _COLUMNS),
 }

@@ -17,8 +17,8 @@ from semmix.experiments.cells import OWN, Cell
 from semmix.experiments.results import trained_run
 from semmix.experiments.running import draw_sets, load_data, mixed_source, own_generator, plain_cell, run_cell
 
-Run = tuple[Cell, int]
-"""A cell and a seed."""
+Job = tuple[Cell, int]
+"""A cell and a seed: one training."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ Tasks = dict[Hashable, Task]
 
 
 def run_together(
-    runs: Sequence[Run], out: Path, num_jobs: int, keep: Path | None = None, runtime: Runtime = Runtime()
+    runs: Sequence[Job], out: Path, num_jobs: int, keep: Path | None = None, runtime: Runtime = Runtime()
 ) -> None:
     """Do the runs, `num_jobs` at a time; those that are timed come last, each alone.
 
@@ -46,9 +46,9 @@ def run_together(
         _in_processes({run: Task(_run_cells, ([run], out, keep, runtime))}, 1)
 
 
-def plan_tasks(runs: Sequence[Run], out: Path, keep: Path | None = None, runtime: Runtime = Runtime()) -> Tasks:
+def plan_tasks(runs: Sequence[Job], out: Path, keep: Path | None = None, runtime: Runtime = Runtime()) -> Tasks:
     """Return what is to do, by name: first what others wait for."""
-    by_name: dict[str, list[Run]] = {}  # cells that need the same run take turns
+    by_name: dict[str, list[Job]] = {}  # cells that need the same run take turns
     for cell, seed in runs:
         by_name.setdefault(cell.run_name(seed), []).append((cell, seed))
     shared: Tasks = {}
@@ -85,10 +85,10 @@ def _draw(cell: Cell, out: Path, runtime: Runtime) -> None:
 
 
 def _annotate(cell: Cell, out: Path, runtime: Runtime) -> None:
-    mixed_source(cell, out, runtime)
+    mixed_source(cell, out, runtime)  # not returned: images would travel to the first process
 
 
-def _run_cells(runs: Sequence[Run], out: Path, keep: Path | None, runtime: Runtime) -> None:
+def _run_cells(runs: Sequence[Job], out: Path, keep: Path | None, runtime: Runtime) -> None:
     for cell, seed in runs:
         run_cell(cell, seed, out, keep, runtime)
 

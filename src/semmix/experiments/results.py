@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
-from tyro.conf import Positional
 
 from semmix.calibration import DensityRatioCalibrator, ood_auroc, piece, summary, weighted_oe, weighted_ue
 from semmix.core.artifact import open_artifact
 from semmix.core.errors import SemmixError
 from semmix.core.files import read_json, read_named_tensors, write_json, write_tensors
-from semmix.core.progress import say
 from semmix.core.settings import plain
 from semmix.experiments.cells import Cell
 from semmix.experiments.protocols import Protocol
@@ -28,26 +25,6 @@ SPEED = "speed.json"
 _KEPT_AS_THEY_ARE = (MANIFEST, "env.json", "stats.jsonl", PROXIMITY, SPEED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeepConfig:
-    """Keep finished runs in a form small enough to commit."""
-
-    runs: Positional[tuple[Path, ...]]
-    """Folders of finished runs."""
-    out: Path = Path("results")
-    """Folder that gets one folder for each run, of the same name."""
-
-    def __post_init__(self) -> None:
-        if not self.runs:
-            raise SemmixError("nothing to keep", "no runs", "name at least one run folder")
-
-
-def keep_runs(config: KeepConfig) -> None:
-    """Copy what the numbers of the runs come from."""
-    for run in config.runs:
-        say(f"kept {keep_run(run, config.out)}")
-
-
 def keep_run(run: Run | str | Path, results: str | Path) -> Path:
     """Copy what the numbers of a finished run come from, logits in float16; return the copy.
 
@@ -58,7 +35,8 @@ def keep_run(run: Run | str | Path, results: str | Path) -> Path:
     if kept.resolve() == run.folder.resolve():
         fix = "choose another --out: it would replace the run's own logits"
         raise SemmixError("a run cannot be kept in its own folder", run.folder, fix)
-    _refuse_other(kept, run)
+    if (kept / MANIFEST).exists() and open_artifact(kept, MANIFEST, "run").manifest["inputs"] != run.inputs:
+        raise SemmixError("another run of this name is kept", kept, "choose another --out")
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.folder.glob(logits_file("*"))):
         logits, labels = read_named_tensors(path, "logits", "labels")
@@ -76,12 +54,6 @@ def small_logits(logits: Tensor) -> Tensor:
     Near zero float16 is at its finest, so that rivals of the largest logit are told apart.
     """
     return (logits - logits.amax(1, keepdim=True)).half()
-
-
-def _refuse_other(kept: Path, run: Run) -> None:
-    """Raise if a run made from other inputs is kept under the same name."""
-    if (kept / MANIFEST).exists() and open_artifact(kept, MANIFEST, "run").manifest["inputs"] != run.inputs:
-        raise SemmixError("another run of this name is kept", kept, "choose another --out")
 
 
 class RunFolder:
@@ -112,13 +84,13 @@ class RunFolder:
 
     def run(self, cell: Cell, path: Path) -> Run | None:
         """Return the run in `path` if it is finished; refuse one that is not what its name says."""
-        if path in self._opened:
-            _refuse_misnamed(cell, path, self._opened[path].manifest)
-            return self._opened[path]
-        run = trained_run(cell, path)
-        if run is not None:
+        if path not in self._opened:
+            run = trained_run(cell, path)
+            if run is None:
+                return None
             self._opened[path] = run
-        return run
+        _refuse_misnamed(cell, path, self._opened[path].manifest)
+        return self._opened[path]
 
 
 def trained_run(cell: Cell, path: Path) -> Run | None:
@@ -136,34 +108,25 @@ def _seed(path: Path) -> int:
 
 def _refuse_misnamed(cell: Cell, path: Path, manifest: dict[str, Any]) -> None:
     """Raise if a run is not the one of the cell and seed that its folder is named by."""
-    inputs = manifest["inputs"]
-    same = inputs["config"] == {**plain(cell.train), "seed": _seed(path)} and _has_labels_of(cell, inputs)
-    if not same or inputs["dataset"] != cell.data.dataset:
+    inputs, mixing = manifest["inputs"], cell.mixing
+    mixed = inputs.get("mixed")
+    if mixing is None or mixed is None:
+        same_labels = mixing is None and mixed is None
+    else:
+        scales = {mixing.scale, mixed["scale"]} - {None}  # None: chosen on validation images, or unused
+        same_labels = mixed["labels"] == mixing.labels and len(scales) < 2
+    same_config = inputs["config"] == {**plain(cell.train), "seed": _seed(path)}
+    if not (same_labels and same_config and inputs["dataset"] == cell.data.dataset):
         fix = "the folder was renamed or changed: take it away"
         raise SemmixError(f"{path} is no run of {cell.name}", inputs, fix)
 
 
-def _has_labels_of(cell: Cell, inputs: dict[str, Any]) -> bool:
-    """Return whether a run learned from labels of the cell's scheme and scale, or from none."""
-    mixing, mixed = cell.mixing, inputs.get("mixed")
-    if mixing is None or mixed is None:
-        return mixing is None and mixed is None
-    scales = {mixing.scale, mixed["scale"]} - {None}  # None: chosen on validation images, or unused
-    return mixed["labels"] == mixing.labels and len(scales) < 2
-
-
 def has_extra(cell: Cell, path: Path) -> bool:
-    """Return whether the run's folder has all that the cell measures besides its logits."""
-    return all((path / name).exists() for name in extra_files(cell))
-
-
-def extra_files(cell: Cell) -> tuple[str, ...]:
-    """Return the files a cell needs besides those every run has."""
+    """Return whether the run's folder has all that the cell measures besides the usual logits."""
     if cell.measure.startswith("ood:"):
-        return (logits_file(cell.measure.replace("ood:", "ood-")),)
-    return {"plain": (), "hours": (SPEED,), "piece": (PROXIMITY,), "procal": (PROXIMITY,), "tta": (PROXIMITY, TTA)}[
-        cell.measure
-    ]
+        return (path / logits_file(cell.measure.replace("ood:", "ood-"))).exists()
+    needed = {"plain": (), "hours": (SPEED,), "piece": (PROXIMITY,), "procal": (PROXIMITY,), "tta": (PROXIMITY, TTA)}
+    return all((path / name).exists() for name in needed[cell.measure])
 
 
 def measure_run(run: Run, cell: Cell, protocol: Protocol) -> dict[str, float]:

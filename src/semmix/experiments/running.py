@@ -18,7 +18,7 @@ from semmix.core.settings import plain
 from semmix.data import Dataset, Split
 from semmix.data.config import DatasetConfig
 from semmix.diffusion import load_generator
-from semmix.experiments.cells import OWN, Cell, Mixing
+from semmix.experiments.cells import OWN, Cell, CellMixing
 from semmix.experiments.cost import training_hours
 from semmix.experiments.results import PROXIMITY, SPEED, TTA, has_extra, keep_run, trained_run
 from semmix.mixing.draw import mix
@@ -74,8 +74,7 @@ def mixed_source(cell: Cell, out: Path, runtime: Runtime) -> MixedSource:
     encoder = load_encoder(encoder_name, pick_device(runtime.device))
     made_from = [store.digest, encoder.digest, data.train.digest, data.val.digest]
     folder = out / "annotations" / digest(made_from)[:12]
-    annotate(store, encoder, data, folder)
-    return load_mixed(store.folder, folder, mixing.labels, mixing.scale)
+    return load_mixed(store, annotate(store, encoder, data, folder), mixing.labels, mixing.scale)
 
 
 def plain_cell(cell: Cell) -> Cell:
@@ -85,7 +84,7 @@ def plain_cell(cell: Cell) -> Cell:
     return replace(cell, train=train, mixing=None, measure="plain", seeds=1, times_encoder=1)
 
 
-def draw_sets(mixing: Mixing, num_classes: int, out: Path, runtime: Runtime) -> MixSets:
+def draw_sets(mixing: CellMixing, num_classes: int, out: Path, runtime: Runtime) -> MixSets:
     """Return the store of mixed sets, drawn by a generator that is trained first if it is ours."""
     folder = mixing.generator if mixing.generator != OWN else own_generator(mixing, out, runtime)
     generator = load_generator(folder, runtime.device)
@@ -100,7 +99,7 @@ def draw_sets(mixing: Mixing, num_classes: int, out: Path, runtime: Runtime) -> 
     return mix(generator, plan, mixing.sampler, out / "mixsets" / name)
 
 
-def own_generator(mixing: Mixing, out: Path, runtime: Runtime) -> Path:
+def own_generator(mixing: CellMixing, out: Path, runtime: Runtime) -> Path:
     """Return the generator of the cell's own images, after training what is missing of it."""
     data = load_data(mixing.learned_from)
     name = digest([data.train.digest, data.val.digest, plain(mixing.training)])[:12]

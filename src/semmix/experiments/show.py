@@ -1,16 +1,19 @@
-"""Ours beside the paper's: the lines of a table, their ranks, and four ways to print them."""
+"""Ours beside the paper's: the lines of a table, their ranks, and how they are printed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semmix.calibration import Interval, Metric
+from semmix.calibration import Interval
 from semmix.experiments.cells import Cell
 from semmix.experiments.published import COLUMNS
 from semmix.report.rows import show_estimate
 from semmix.report.table import Table
-from semmix.runs import Run
+from semmix.runs import Run, Search
+
+_AFTER_T = ("temperature", "ece_ts", "aece_ts")
+"""Columns that depend on how the temperature is found."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +28,18 @@ class Line:
     command: str
     """What fills it, or what is missing before anything can; empty once it is filled."""
 
+    def delta(self, key: str) -> float | None:
+        """Return ours less the paper's, where there are both."""
+        both = key in self.ours and key in self.cell.paper
+        return self.ours[key].value - self.cell.paper[key] if both else None
 
-def delta(line: Line, key: str) -> float | None:
-    """Return ours less the paper's, where there are both."""
-    if key not in line.ours or key not in line.cell.paper:
-        return None
-    return line.ours[key].value - line.cell.paper[key]
-
-
-def rank_key(columns: Sequence[str]) -> str:
-    """Return the metric by which lines are ranked: ECE where it is shown."""
-    return "ece" if "ece" in columns else columns[0]
+    def show(self, key: str) -> str:
+        """Return ours, the paper's and the difference, as far as they are there."""
+        metric, difference = COLUMNS[key], self.delta(key)
+        ours = show_estimate(metric, self.ours[key]) if key in self.ours else None
+        paper = metric.show(self.cell.paper[key]) if key in self.cell.paper else None
+        change = "" if difference is None else f" ({metric.show(difference, signed=True)})"
+        return _pair(ours, paper) + change
 
 
 def ranks(lines: Sequence[Line], key: str) -> list[tuple[int | None, int | None]]:
@@ -52,53 +56,12 @@ def ranks(lines: Sequence[Line], key: str) -> list[tuple[int | None, int | None]
 
 def _ranks(values: Sequence[float | None], groups: Sequence[str]) -> list[int | None]:
     """Return 1 + the number of better values in the same group; equal values share a rank."""
-    return [
-        None
-        if mine is None
-        else 1
-        + sum(
-            theirs is not None and theirs < mine and other == group
-            for theirs, other in zip(values, groups, strict=True)
-        )
-        for mine, group in zip(values, groups, strict=True)
-    ]
+    members = list(zip(values, groups, strict=True))
 
+    def num_better(mine: float, group: str) -> int:
+        return sum(value is not None and value < mine for value, other in members if other == group)
 
-def lines_table(lines: Sequence[Line], columns: Sequence[str]) -> Table:
-    """Return the table to read: ours, the paper's, and the difference."""
-    key = rank_key(columns)
-    heads = [COLUMNS[c].title for c in columns]
-    rows = [
-        [line.cell.name, str(len(line.runs)), *(_text(line, c) for c in columns), _pair(*rank)]
-        for line, rank in zip(lines, ranks(lines, key), strict=True)
-    ]
-    return Table(["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].heading}"], rows)
-
-
-def numbers_table(lines: Sequence[Line], columns: Sequence[str]) -> Table:
-    """Return every number in full precision, shares as fractions, for CSV: a line per cell and metric."""
-    headings = ("cell", "seeds", "metric", "ours", "low", "high", "paper", "delta", "rank", "paper_rank", "to_fill")
-    rows = []
-    for key in columns:
-        for line, rank in zip(lines, ranks(lines, key), strict=True):
-            value = line.ours.get(key)
-            ours = [value.value, value.low, value.high] if value else [None] * 3
-            numbers = [*ours, line.cell.paper.get(key), delta(line, key), *rank]
-            texts = ["" if number is None else str(number) for number in numbers]
-            rows.append([line.cell.name, str(len(line.runs)), key, *texts, line.command])
-    return Table(headings, rows)
-
-
-def _text(line: Line, key: str) -> str:
-    metric, difference = COLUMNS[key], delta(line, key)
-    ours = show_estimate(metric, line.ours[key]) if key in line.ours else ""
-    paper = metric.show(line.cell.paper[key]) if key in line.cell.paper else ""
-    change = "" if difference is None else f" ({_signed(metric, difference)})"
-    return _pair(ours or None, paper or None) + change
-
-
-def _signed(metric: Metric, value: float) -> str:
-    return metric.show(value, signed=True)
+    return [None if mine is None else 1 + num_better(mine, group) for mine, group in members]
 
 
 def _pair(ours: object, paper: object) -> str:
@@ -112,6 +75,41 @@ def _pair(ours: object, paper: object) -> str:
     return f"{' ' if ours is None else ours} / {paper}"
 
 
-def render(lines: Sequence[Line], columns: Sequence[str], form: str) -> str:
+def lines_table(lines: Sequence[Line], columns: Sequence[str], search: Search = "nll") -> Table:
+    """Return the table to read: ours, the paper's, and the difference; ranked by ECE where it is shown.
+
+    Args:
+        lines: The lines.
+        columns: Keys of `COLUMNS`.
+        search: How the temperatures were found; the headings name the grid.
+    """
+    key = "ece" if "ece" in columns else columns[0]
+    heads = [COLUMNS[name].title for name in columns]
+    if search == "ece-grid":
+        heads = [head.replace("T", "grid T") if c in _AFTER_T else head for c, head in zip(columns, heads, strict=True)]
+    rows = [
+        [line.cell.name, str(len(line.runs)), *map(line.show, columns), _pair(*rank)]
+        for line, rank in zip(lines, ranks(lines, key), strict=True)
+    ]
+    return Table(["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].heading}"], rows)
+
+
+def numbers_table(lines: Sequence[Line], columns: Sequence[str], search: Search = "nll") -> Table:
+    """Return every number in full precision, shares as fractions, for CSV: a line per cell and metric."""
+    headings = ("cell", "seeds", "metric", "ours", "low", "high", "paper", "delta", "rank", "paper_rank", "to_fill")
+    rows = []
+    for key in columns:
+        name = f"{key}_grid" if search == "ece-grid" and key in _AFTER_T else key
+        for line, rank in zip(lines, ranks(lines, key), strict=True):
+            value = line.ours.get(key)
+            ours = [value.value, value.low, value.high] if value else [None] * 3
+            numbers = [*ours, line.cell.paper.get(key), line.delta(key), *rank]
+            texts = ["" if number is None else str(number) for number in numbers]
+            rows.append([line.cell.name, str(len(line.runs)), name, *texts, line.command])
+    return Table(headings, rows)
+
+
+def render(lines: Sequence[Line], columns: Sequence[str], form: str, search: Search = "nll") -> str:
     """Return the table as `text`, `markdown`, `latex` or `csv`."""
-    return numbers_table(lines, columns).csv() if form == "csv" else lines_table(lines, columns).render(form)
+    table = numbers_table if form == "csv" else lines_table
+    return table(lines, columns, search).render(form)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,23 +17,24 @@ from semmix.core.errors import SemmixError, unknown_name
 from semmix.core.progress import say
 from semmix.core.runtime import Runtime
 from semmix.experiments.catalog import TABLES, Budget, plan_table, table_called, within
-from semmix.experiments.cells import METHODS_BY_NAME, OWN, Cell, Setting
+from semmix.experiments.cells import METHODS_BY_NAME, OWN, Cell, TableSettings
 from semmix.experiments.cost import cost_of, images_seen
 from semmix.experiments.jobs import run_together
-from semmix.experiments.protocols import PROTOCOLS, TRAININGS, Protocol, protocol_called
+from semmix.experiments.protocols import RECIPES, Protocol, protocol_called
 from semmix.experiments.results import RunFolder, keep_run, measure_run
 from semmix.experiments.running import plain_cell, run_cell
 from semmix.experiments.show import Line, render
 from semmix.methods import method
+from semmix.runs import Search
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableConfig:
+class TableConfig(TableSettings):
     """Make a table of the paper: ours beside the published numbers."""
 
     name: Annotated[Positional[str], arg(help=f"Table or figure: {', '.join(TABLES)}.")]
     """Table or figure."""
-    dataset: Annotated[str | None, arg(help=f"Data set: {', '.join(TRAININGS)}.")] = None
+    dataset: Annotated[str | None, arg(help=f"Data set: {', '.join(RECIPES)}.")] = None
     """Data set; those of the paper by default."""
     classifier: str | None = None
     """Network to train instead of the table's, as semmix train takes it."""
@@ -45,19 +46,10 @@ class TableConfig:
     """Trainings of each cell; 3 by default, 1 for the smoke budget."""
     budget: Budget = "full"
     """full: as published; short: a tenth; smoke: to see that it runs at all."""
-    protocol: Annotated[str, arg(help=f"Paper or code: {', '.join(PROTOCOLS)}.")] = "semmix"
-    """Where paper and code differ: semmix.experiments.protocols."""
-    generator: str = OWN
-    """own: trained on the training split; or a generator's folder, or zoo:NAME."""
-    encoder: str = OWN
-    """own: a plain network trained first; or kind:what, as semmix annotate takes it."""
-    scale: float | None = None
-    """The scale s of lines that do not name one; that of the data set and encoder by default."""
-    emphasis: float = 1.0
-    """How far mixed sets stretch the classes they show, as semmix mix takes it."""
-    options: Mapping[str, object] = field(default_factory=dict, hash=False)
-    """Options of csm as name=value, such as batch_statistics=joint, for lines that do not set
-    them."""
+    temperature: Search | None = None
+    """How T is found on validation images. nll: least NLL, as everywhere in semmix; ece-grid: least ECE
+    among 0.1, 0.2, ..., 10, as published, under headings that say grid T. By default that of the protocol:
+    nll for semmix, ece-grid for code and paper."""
     out: Path = Path("runs/tables")
     """Folder of generators, mixed sets and runs; run the same command again to go on."""
     keep: Path | None = None
@@ -75,7 +67,7 @@ class TableConfig:
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
-            raise SemmixError("nobody to do the runs", f"jobs={self.jobs}", "use at least one job")
+            raise SemmixError("no process to do the runs", f"jobs={self.jobs}", "use at least one job")
         if self.seeds is not None and self.seeds < 1:
             raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
         if self.scale is not None:
@@ -88,6 +80,12 @@ class TableConfig:
             fix = "leave out --from to run what is missing, or --keep to show what is there"
             raise SemmixError("--from runs nothing that could be kept", self.keep, fix)
 
+    @property
+    def measured_by(self) -> Protocol:
+        """The protocol, with the temperature that was asked for."""
+        protocol = protocol_called(self.protocol)
+        return replace(protocol, temperature=self.temperature or protocol.temperature)
+
 
 def make_table(config: TableConfig) -> None:
     """Plan, run what is missing, and print what there is."""
@@ -98,47 +96,31 @@ def make_table(config: TableConfig) -> None:
     if config.from_ is None:
         run_missing(cells, runs, config)
     lines = table_lines(cells, runs, config)
-    say(render(lines, table_called(config.name).columns, config.format))
+    say(render(lines, table_called(config.name).columns, config.format, config.measured_by.temperature))
     if config.format == "text":
         say("\n".join(footnotes(lines, config)))
 
 
 def chosen_cells(config: TableConfig) -> list[Cell]:
     """Return the cells the command asks for, within its budget."""
-    setting = Setting(
-        protocol=protocol_called(config.protocol),
-        encoder=config.encoder,
-        generator=config.generator,
-        scale=config.scale,
-        emphasis=config.emphasis,
-        options=config.options,
-    )
-    cells = plan_table(config.name, config.dataset, setting, config.classifier)
-    names = [cell.name for cell in cells]
-    cells = [cell for cell in cells if fnmatch(cell.name, config.cells)]
+    every = plan_table(config.name, config.dataset, config, config.classifier)
+    cells = [cell for cell in every if fnmatch(cell.name, config.cells)]
     if not cells:
-        raise unknown_name("cell", config.cells, names)
-    cells = _of_methods(cells, config.methods)
-    cells = [within(cell, config.budget) for cell in cells]
-    return [replace(cell, seeds=config.seeds or cell.seeds) for cell in cells]
-
-
-def _of_methods(cells: list[Cell], methods: Sequence[str]) -> list[Cell]:
-    """Return the cells of these methods, named `csm` or `CSM`."""
-    wanted = {METHODS_BY_NAME.get(name, name) for name in methods}
+        raise unknown_name("cell", config.cells, [cell.name for cell in every])
+    wanted = {METHODS_BY_NAME.get(name, name) for name in config.methods}  # named `csm` or `CSM`
     known = {cell.train.method for cell in cells}
     for name in sorted(wanted - known):
-        raise unknown_name(f"method of table {cells[0].table}", name, known)
-    return [cell for cell in cells if not wanted or cell.train.method in wanted]
+        raise unknown_name(f"method of table {config.name}", name, known)
+    cells = [within(cell, config.budget) for cell in cells if not wanted or cell.train.method in wanted]
+    return [replace(cell, seeds=config.seeds or cell.seeds) for cell in cells]
 
 
 def plan_lines(cells: Sequence[Cell], runs: RunFolder, device: str = "auto") -> list[str]:
     """Return one line for each cell and one for the cost of what is missing."""
     lines = []
     for cell in cells:
-        missing = len(runs.missing(cell))
-        state = cell.needs and f"needs {cell.needs}"
-        state = state or f"{cell.seeds - missing} of {cell.seeds} seeds done"
+        state = f"{cell.seeds - len(runs.missing(cell))} of {cell.seeds} seeds done"
+        state = f"needs {cell.needs}" if cell.needs else state
         lines.append(f"{cell.name}  {images_seen(cell):,} images each; {state}")
     return [*lines, str(cost_of(_to_do(cells, runs), device))]
 
@@ -172,22 +154,20 @@ def run_missing(cells: Sequence[Cell], runs: RunFolder, config: TableConfig) -> 
             run_cell(cell, seed, config.out, config.keep, runtime)
 
 
-def table_lines(cells: Sequence[Cell], runs: RunFolder, config: TableConfig) -> list[Line]:
+def table_lines(cells: Sequence[Cell], folder: RunFolder, config: TableConfig) -> list[Line]:
     """Return the table's lines from the finished runs; a cell without any is blank."""
-    protocol = protocol_called(config.protocol)
-    return [_line(cell, runs, protocol, config) for cell in cells]
-
-
-def _line(cell: Cell, folder: RunFolder, protocol: Protocol, config: TableConfig) -> Line:
-    runs = [] if cell.needs else folder.finished(cell)
-    numbers = [measure_run(run, cell, protocol) for run in runs]
-    for run in runs:
-        run.release()  # a table may have more runs than memory holds
-    ours = {key: mean_interval([n[key] for n in numbers]) for key in (numbers[0] if numbers else ())}
-    to_fill = cell.needs and f"needs {cell.needs}"
-    if not to_fill and folder.missing(cell):
-        to_fill = command_for(cell, config)
-    return Line(cell, ours, runs, to_fill)
+    protocol, lines = config.measured_by, []
+    for cell in cells:
+        runs = [] if cell.needs else folder.finished(cell)
+        numbers = [measure_run(run, cell, protocol) for run in runs]
+        for run in runs:
+            run.release()  # a table may have more runs than memory holds
+        ours = {key: mean_interval([n[key] for n in numbers]) for key in (numbers[0] if numbers else ())}
+        to_fill = f"needs {cell.needs}" if cell.needs else ""
+        if not to_fill and folder.missing(cell):
+            to_fill = command_for(cell, config)
+        lines.append(Line(cell, ours, runs, to_fill))
+    return lines
 
 
 def command_for(cell: Cell, config: TableConfig) -> str:
@@ -195,13 +175,11 @@ def command_for(cell: Cell, config: TableConfig) -> str:
     words = ["semmix", "table", cell.table, "--dataset", cell.data.dataset, "--cells", cell.name]
     words += ["--seeds", str(cell.seeds)]
     defaults = TableConfig(name=cell.table)
-    sets = ("generator", "encoder", "scale", "emphasis")
-    for option in ("classifier", "budget", "protocol", *sets, "out"):
+    for option in ("classifier", "budget", "protocol", "generator", "encoder", "scale", "emphasis", "out"):
         value = getattr(config, option)
         words += [f"--{option}", str(value)] if value != getattr(defaults, option) else []
     words += ["--options", *(f"{name}={value}" for name, value in config.options.items())] if config.options else []
-    if config.from_:
-        words += ["--keep", str(config.from_)]
+    words += ["--keep", str(config.from_)] if config.from_ else []
     return shlex.join(words)
 
 
