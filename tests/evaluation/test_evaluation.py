@@ -1,8 +1,10 @@
 """`semmix evaluate`: files of every kind, the mistakes people make, honest calibration."""
 
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from statistics import NormalDist
 
 import numpy as np
@@ -15,7 +17,7 @@ from safetensors.torch import save_file
 from semmix import SemmixError
 from semmix import calibration as cal
 from semmix.cli.main import main
-from semmix.evaluation import EvaluateConfig, evaluate_file
+from semmix.evaluation import EvaluateConfig, Settings, evaluate_file
 from semmix.evaluation import evaluate as evaluate_arrays
 from semmix.evaluation.calibrate import CALIBRATORS, Fitted, fit_all, make_folds
 from semmix.evaluation.columns import (
@@ -398,6 +400,8 @@ LOGITS = {"a": [0.3, 1.5], "b": [2.5, 0.1]}
     [
         ({"pred": [1.0, 0.0], **LOGITS}, "a b"),
         ({"pred": ["x", "y"], **LOGITS}, "a b"),
+        ({"pred_y": [1.0, 0.0], **LOGITS}, "a b"),
+        ({"x": [3.0, ""], "t1": [0.5, 2.5], "t2": [2.5, 0.5]}, "t1 t2"),
         ({"pred": [1.0, 0.5], **LOGITS}, "pred"),
         ({"pred": [1.0, 0.0], "file": ["x", "y"]}, "pred"),
         ({"pred_0": [1.0, 0.0], "pred_1": [0.0, 1.0], **LOGITS}, "pred_0 pred_1"),
@@ -480,6 +484,14 @@ def test_a_column_of_lists_goes_before_one_of_the_same_name(tmp_path):
     assert (part.labels.tolist(), part.columns) == ([1, 0], ("probs",))
 
 
+def test_a_csv_file_of_one_row(tmp_path):
+    (tmp_path / "x.csv").write_text("label,p0,p1\n1,0.3,0.7\n")
+    part = read_csv(tmp_path / "x.csv", Names())
+    assert (part.scores.tolist(), part.labels.tolist()) == ([[0.3, 0.7]], [1])
+    (tmp_path / "x.csv").write_text("0.3,0.7\n")
+    assert read_csv_matrix(tmp_path / "x.csv")[0].tolist() == [[0.3, 0.7]]
+
+
 @pytest.mark.parametrize(
     "text", ["\ufeff0.3,0.7\n0.8,0.2\n", ",0,1\n5,0.3,0.7\n6,0.8,0.2\n", "c2;c1\n0.7;0.3\n0.2;0.8\n"]
 )
@@ -523,7 +535,7 @@ def test_two_series_of_columns_are_not_joined(tmp_path):
     logits, labels = predictions()
     columns = {**score_columns("a_logit_", logits), **score_columns("b_logit_", logits)}
     table = write_table(tmp_path / "x.csv", label=labels, **columns)
-    with pytest.raises(SemmixError, match=r"(?s)which columns hold the scores.*--scores PREFIX"):
+    with pytest.raises(SemmixError, match=r"(?s)^which columns hold the scores\?: a_logit_0, .*--scores PREFIX"):
         evaluate(table)
     assert evaluate(table, scores="b_logit_")["num_classes"] == 4
 
@@ -795,6 +807,15 @@ def test_labels_from_one(tmp_path):
     evaluation, text = warnings_of(tmp_path, logits, labels + 1)
     assert "one was subtracted" in text
     assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
+
+
+@pytest.mark.parametrize("as_column", [False, True])
+def test_labels_one_and_two_of_a_binary_problem(as_column, tmp_path):
+    logits, labels = predictions(num_classes=2)
+    probs = cal.softmax(logits)[:, 1]
+    evaluation, text = warnings_of(tmp_path, probs[:, None] if as_column else probs, labels + 1, "probs")
+    assert "labels go from 1 to 2: one was subtracted" in text
+    assert given(evaluation)["ece"] == pytest.approx(cal.ece(probs, labels))
 
 
 @pytest.mark.parametrize("without", ["val", "test"])
@@ -1399,6 +1420,13 @@ def test_arrays_and_files_are_evaluated_alike(tmp_path):
         by_array = evaluate_arrays(logits, labels, val=val, folds=4, **settings)
         assert by_array.to_json()["results"] == by_file.to_json()["results"]
         assert by_array.table() == by_file.table()
+
+
+def test_the_function_has_the_defaults_of_the_command():
+    defaults = {name: p.default for name, p in inspect.signature(evaluate_arrays).parameters.items()}
+    for field in fields(Settings):
+        assert defaults[field.name] == field.default
+    assert (Settings().bins, Settings().level, Settings().resamples, Settings().folds) == (15, 0.95, 1000, 5)
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, list, lambda values: torch.tensor(values, requires_grad=True)])
