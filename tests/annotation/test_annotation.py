@@ -260,23 +260,23 @@ def make_split(seed: int) -> Split:
 
 def test_every_image_is_annotated_once_and_right(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    notes = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
-    assert notes.lambda_e.shape == (7, 8)
+    annotation = annotate(store, PixelEncoder(), (train, val), tmp_path / "annotation")
+    assert annotation.lambda_e.shape == (7, 8)
     means = [train.images[train.labels == c].flatten(1).double().mean(0) for c in range(3)]
     for n in range(7):
         i, j = store.pair(n)
         for member in range(8):
             feature = store.read_set(n)[member].flatten().double()
             expected = lambda_e(feature, means[i], means[j])
-            assert notes.lambda_e[n, member].item() == pytest.approx(expected.item())
-    assert torch.allclose(notes.lam(), lambda_from(notes.lambda_e, notes.scale).float())
-    assert torch.equal(notes.lam("requested"), store.lam_requested())
-    assert set(notes.lam("one_hot").unique().tolist()) == {0.0, 1.0}
-    position = notes.lam("position")
-    assert torch.equal(position, notes.lambda_e.float().clamp(min=0, max=1))
-    assert torch.equal(position, notes.lam("position", 3.0))  # no scale changes it
+            assert annotation.lambda_e[n, member].item() == pytest.approx(expected.item())
+    assert torch.allclose(annotation.lam(), lambda_from(annotation.lambda_e, annotation.scale).float())
+    assert torch.equal(annotation.lam("requested"), store.lam_requested())
+    assert set(annotation.lam("one_hot").unique().tolist()) == {0.0, 1.0}
+    position = annotation.lam("position")
+    assert torch.equal(position, annotation.lambda_e.float().clamp(min=0, max=1))
+    assert torch.equal(position, annotation.lam("position", 3.0))  # no scale changes it
     with pytest.raises(SemmixError, match="did you mean 'requested'"):
-        notes.lam("request")
+        annotation.lam("request")
 
 
 def test_sets_encoder_and_images_may_be_named(tmp_path, capsys):
@@ -303,7 +303,7 @@ def test_a_doubtful_scale_is_told_unless_the_user_chose_it(tmp_path, capsys):
 
 def test_ends_that_hardly_show_their_classes_are_told(tmp_path, capsys):
     store, train = make_store(tmp_path / "mix"), make_split(1)  # all noise
-    annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 4.0)
+    annotate(store, PixelEncoder(), (train, train), tmp_path / "annotation", 4.0)
     means = [train.images[train.labels == c].flatten(1).double().mean(0) for c in range(3)]
 
     def looks_like(image):
@@ -325,63 +325,63 @@ def test_ends_that_hardly_show_their_classes_are_told(tmp_path, capsys):
 def test_ends_that_are_not_pure_choose_no_scale(tmp_path, lams):
     store, train = make_store(tmp_path / "mix", lams=lams), make_split(1)
     with pytest.raises(SemmixError, match="without pure ends"):
-        annotate(store, PixelEncoder(), (train, train), tmp_path / "notes")
-    notes = annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 4.0)
-    assert notes.lam().shape == (7, len(lams))
+        annotate(store, PixelEncoder(), (train, train), tmp_path / "annotation")
+    annotation = annotate(store, PixelEncoder(), (train, train), tmp_path / "annotation", 4.0)
+    assert annotation.lam().shape == (7, len(lams))
 
 
 def test_sets_of_one_image_are_neither_monotone_nor_abrupt(tmp_path):
     store, train = make_store(tmp_path / "mix", lams=(0.5,)), make_split(1)
-    notes = annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 4.0)
-    found = diagnose(notes)
+    annotation = annotate(store, PixelEncoder(), (train, train), tmp_path / "annotation", 4.0)
+    found = diagnose(annotation)
     assert (found["monotone_share"], found["abrupt_share"]) == (0, 0)
     assert found["third_class_share"] is None
 
 
 def test_drawn_lambdas_have_pure_ends(tmp_path):
     store, train = make_store(tmp_path / "mix", lams=(0.2, 0.5, 0.8), beta=1.0), make_split(1)
-    assert annotate(store, PixelEncoder(), (train, train), tmp_path / "notes").scale > 0
+    assert annotate(store, PixelEncoder(), (train, train), tmp_path / "annotation").scale > 0
 
 
 def test_every_scheme_gives_labels(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    notes = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
+    annotation = annotate(store, PixelEncoder(), (train, val), tmp_path / "annotation")
     for scheme in LABEL_SCHEMES:
-        labels = notes.soft_labels(scheme)
+        labels = annotation.soft_labels(scheme)
         assert labels.shape == (7, 8, 3)
         assert labels.dtype == torch.float32
         assert torch.allclose(labels.sum(-1), torch.ones(7, 8), atol=1e-6)
-    assert torch.equal(notes.soft_labels(), store.soft_labels(notes.lam()))
+    assert torch.equal(annotation.soft_labels(), store.soft_labels(annotation.lam()))
     features = store.read_all().flatten(2).double()
-    tau = temperature(notes.prototypes, notes.scale_for("encoder_softmax"))
-    expected = torch.softmax(features @ notes.prototypes.T / tau, -1).float()
-    assert torch.allclose(notes.soft_labels("encoder_softmax"), expected, atol=1e-4)
-    curve = softmax_curve(val.images.flatten(1), val.labels, notes.prototypes)
-    assert torch.equal(notes.tensors["softmax_curve"], curve)
-    assert notes.scale_for("encoder_softmax") == choose_scale(curve) != notes.scale
-    for scale in (notes.scale, 3.0):
-        of_pair = store.soft_labels(lambda_from(notes.lambda_e, scale))
-        rest = (notes.similarity, notes.prototypes, store.pairs(), scale)
+    tau = temperature(annotation.prototypes, annotation.scale_for("encoder_softmax"))
+    expected = torch.softmax(features @ annotation.prototypes.T / tau, -1).float()
+    assert torch.allclose(annotation.soft_labels("encoder_softmax"), expected, atol=1e-4)
+    curve = softmax_curve(val.images.flatten(1), val.labels, annotation.prototypes)
+    assert torch.equal(annotation.tensors["softmax_curve"], curve)
+    assert annotation.scale_for("encoder_softmax") == choose_scale(curve) != annotation.scale
+    for scale in (annotation.scale, 3.0):
+        of_pair = store.soft_labels(lambda_from(annotation.lambda_e, scale))
+        rest = (annotation.similarity, annotation.prototypes, store.pairs(), scale)
         expected = add_third_class(of_pair, *rest)
-        assert torch.allclose(notes.soft_labels("third_class", scale), expected, atol=1e-6)
+        assert torch.allclose(annotation.soft_labels("third_class", scale), expected, atol=1e-6)
     # biased is what the softmax says of the pair alone, at the same temperature
-    soft, biased = notes.soft_labels("encoder_softmax", 3.0), notes.soft_labels("biased", 3.0)
+    soft, biased = annotation.soft_labels("encoder_softmax", 3.0), annotation.soft_labels("biased", 3.0)
     of_pair = soft * (biased > 0)
     assert torch.allclose(of_pair / of_pair.sum(-1, keepdim=True), biased, atol=1e-4)
-    assert [notes.scale_for(s, 3.0) for s in ("requested", "position", "biased")] == [None, None, 3.0]
+    assert [annotation.scale_for(s, 3.0) for s in ("requested", "position", "biased")] == [None, None, 3.0]
     with pytest.raises(SemmixError, match="no single lambda"):
-        notes.lam("third_class")
+        annotation.lam("third_class")
     with pytest.raises(SemmixError, match="unknown label scheme"):
-        notes.soft_labels("soft")
+        annotation.soft_labels("soft")
 
 
 def test_controls_are_as_sharp_as_the_labels_and_know_no_image(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    notes = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
+    annotation = annotate(store, PixelEncoder(), (train, val), tmp_path / "annotation")
     for scale in (None, 2.0):
-        wanted = sharpness(notes.lam("reannotated", scale))
-        requested = notes.lam("requested_matched", scale)
-        smoothed = notes.lam("smoothed_matched", scale)
+        wanted = sharpness(annotation.lam("reannotated", scale))
+        requested = annotation.lam("requested_matched", scale)
+        smoothed = annotation.lam("smoothed_matched", scale)
         assert sharpness(requested) == pytest.approx(wanted, abs=1e-6)
         assert sharpness(smoothed) == pytest.approx(wanted, abs=1e-6)
         assert bool((requested.diff(dim=1) > 0).all())  # every set rises with what was asked for
@@ -394,11 +394,11 @@ def test_controls_are_as_sharp_as_the_labels_and_know_no_image(tmp_path):
 def test_senseless_scales_are_refused(tmp_path, scale):
     store, train = make_store(tmp_path / "mix"), make_split(1)
     with pytest.raises(SemmixError, match="positive"):
-        annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", scale)
-    notes = annotate(store, PixelEncoder(), (train, train), tmp_path / "notes", 2.0)
-    assert notes.scale == 2.0
+        annotate(store, PixelEncoder(), (train, train), tmp_path / "annotation", scale)
+    annotation = annotate(store, PixelEncoder(), (train, train), tmp_path / "annotation", 2.0)
+    assert annotation.scale == 2.0
     with pytest.raises(SemmixError, match="positive"):
-        notes.soft_labels("encoder_softmax", scale)
+        annotation.soft_labels("encoder_softmax", scale)
 
 
 @pytest.mark.parametrize("stop_after", range(6))
@@ -414,10 +414,18 @@ def test_stopped_annotation_goes_on_to_the_same_bytes(tmp_path, stop_after):
         assert path.read_bytes() == (stopped / path.name).read_bytes()
 
 
+def test_a_half_done_annotation_is_not_opened(tmp_path):
+    store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
+    with pytest.raises(KeyboardInterrupt):
+        annotate(store, PixelEncoder(3), (train, val), tmp_path / "annotation")
+    with pytest.raises(SemmixError, match=r"is not finished(.|\n)*semmix annotate again"):
+        Annotation.open(tmp_path / "annotation", store)
+
+
 def test_finished_annotation_is_not_done_again(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
-    annotate(store, PixelEncoder(fail_after=0), (train, val), tmp_path / "notes")
+    annotate(store, PixelEncoder(), (train, val), tmp_path / "annotation")
+    annotate(store, PixelEncoder(fail_after=0), (train, val), tmp_path / "annotation")
 
 
 def test_images_of_another_data_set_claim_no_folder(tmp_path):
@@ -426,7 +434,7 @@ def test_images_of_another_data_set_claim_no_folder(tmp_path):
     grey = Split(train.images[:, :1], train.labels)
     beyond = Split(train.images, train.labels + 1)
     fewer = Split(train.images, train.labels.clamp(max=1))
-    out, cases = (tmp_path / "notes", ((larger, "--size 2"), (grey, "data set"), (beyond, "4 classes")))
+    out, cases = (tmp_path / "annotation", ((larger, "--size 2"), (grey, "data set"), (beyond, "4 classes")))
     for other, words in cases:
         for splits in ((other, train), (train, other)):
             with pytest.raises(SemmixError, match="do not fit") as caught:
@@ -444,21 +452,21 @@ def test_a_judge_of_other_images_is_refused_before_the_work(tmp_path):
         network = classifier("small", num_classes, *shape[:2])
         save_classifier(network, "small", shape, tmp_path / name)
     arguments = ["digits", "--encoder", f"classifier:{tmp_path / 'reader'}", "--report"]
-    arguments += ["--mixsets", str(tmp_path / "mix"), "--out", str(tmp_path / "notes")]
+    arguments += ["--mixsets", str(tmp_path / "mix"), "--out", str(tmp_path / "annotation")]
     with pytest.raises(SemmixError, match=r"judge does not fit(.|\n)*they are \(3, 2, 2\)"):
         run_command("annotate", [*arguments, "--judge", str(tmp_path / "judge")])
-    assert not (tmp_path / "notes").exists()
+    assert not (tmp_path / "annotation").exists()
 
 
 def test_a_judge_without_a_report_is_refused(tmp_path):
     with pytest.raises(SemmixError, match=r"for the report alone: run(.|\n)*--report"):
-        run_command("annotate", ["digits", "--judge", "run", "--out", str(tmp_path / "notes")])
-    assert not (tmp_path / "notes").exists()
+        run_command("annotate", ["digits", "--judge", "run", "--out", str(tmp_path / "annotation")])
+    assert not (tmp_path / "annotation").exists()
 
 
 def test_annotation_of_other_sets_is_refused(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
+    annotate(store, PixelEncoder(), (train, val), tmp_path / "annotation")
     other_encoder = PixelEncoder()
     other_encoder.digest = "other weights"
     for encoder, images, scale in (
@@ -468,17 +476,17 @@ def test_annotation_of_other_sets_is_refused(tmp_path):
         (other_encoder, (train, val), None),
     ):
         with pytest.raises(SemmixError, match="made from other inputs"):
-            annotate(store, encoder, images, tmp_path / "notes", scale)
+            annotate(store, encoder, images, tmp_path / "annotation", scale)
     plan = MixPlan(num_classes=3, num_sets=1, pairs=((0, 1),))
     other = MixSets.create(tmp_path / "other", plan, (3, 2, 2), {"digest": "h"}, {})
     other.write_shard(0, torch.zeros(1, 8, 3, 2, 2, dtype=torch.uint8))
     with pytest.raises(SemmixError, match="belongs to other mixed sets"):
-        Annotation.open(tmp_path / "notes", other)
+        Annotation.open(tmp_path / "annotation", other)
 
 
 def test_damaged_annotation_gives_no_labels(tmp_path):
     store, train, val = make_store(tmp_path / "mix"), make_split(1), make_split(2)
-    whole = annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
+    whole = annotate(store, PixelEncoder(), (train, val), tmp_path / "annotation")
     path, manifest = whole.artifact.folder / "lambda_e.safetensors", whole.artifact.path
     other = "do not match the annotation's digest"
     for file, damage, words in (
@@ -528,8 +536,8 @@ class Logged(module.PixelEncoder):
 
 store = module.MixSets.open(f"{folder}/mix")
 train, val = module.make_split(1), module.make_split(2)
-notes = module.annotate(store, Logged(), (train, val), f"{folder}/notes")
-assert notes.lambda_e.shape == (7, 8)
+annotation = module.annotate(store, Logged(), (train, val), f"{folder}/annotation")
+assert annotation.lambda_e.shape == (7, 8)
 """
 
 
@@ -542,8 +550,8 @@ def test_two_processes_read_every_image_once(tmp_path):
     running = [subprocess.Popen(command, env={**os.environ, **place}) for place in places]
     assert [process.wait(timeout=60) for process in running] == [0, 0]
     for path in (tmp_path / "alone").iterdir():
-        assert path.read_bytes() == (tmp_path / "notes" / path.name).read_bytes()
-    assert len(list((tmp_path / "notes").iterdir())) == 2
+        assert path.read_bytes() == (tmp_path / "annotation" / path.name).read_bytes()
+    assert len(list((tmp_path / "annotation").iterdir())) == 2
     seen = [Counter((tmp_path / f"seen-{rank}").read_text().split()) for rank in range(2)]
     mixed = [image.numpy().tobytes().hex() for image in store.read_all().flatten(0, 1)]
     assert all(seen[0][image] + seen[1][image] == 1 for image in mixed)
@@ -560,18 +568,18 @@ def test_what_another_command_finishes_meanwhile_is_taken(tmp_path, monkeypatch,
         def embed(self, images):
             self.left -= 1
             if self.left == -1:
-                annotate(store, PixelEncoder(), (train, val), tmp_path / "notes")
+                annotate(store, PixelEncoder(), (train, val), tmp_path / "annotation")
             return images.flatten(1).float()
 
     def wait(seconds):
         raise AssertionError("waits for parts that nobody makes any more")
 
     monkeypatch.setattr("semmix.annotation.stage.time.sleep", wait)
-    notes = annotate(store, Overtaken(calls_before), (train, val), tmp_path / "notes")
-    assert notes.digest == whole.digest
+    annotation = annotate(store, Overtaken(calls_before), (train, val), tmp_path / "annotation")
+    assert annotation.digest == whole.digest
     for path in (tmp_path / "whole").iterdir():
-        assert path.read_bytes() == (tmp_path / "notes" / path.name).read_bytes()
-    assert len(list((tmp_path / "notes").iterdir())) == 2
+        assert path.read_bytes() == (tmp_path / "annotation" / path.name).read_bytes()
+    assert len(list((tmp_path / "annotation").iterdir())) == 2
 
 
 class KeptEncoder(PixelEncoder):
@@ -603,7 +611,7 @@ def test_features_do_not_depend_on_the_batch(tmp_path):
     assert torch.equal(embed_all(PixelEncoder(), images, "features", batch_size=5), whole)
 
 
-def make_notes(folder, lambda_e) -> Annotation:
+def make_annotation(folder, lambda_e, scale=None) -> Annotation:
     """Annotate sets of one grey pixel that shows lambda_E times 100 (and 120: a third class)."""
     plan = MixPlan(num_classes=3, num_sets=len(lambda_e), pairs=((1, 0),), lams=(0, 0.5, 1))
     store = MixSets.create(folder / "mix", plan, (1, 1, 1), {"digest": "g"}, {})
@@ -611,16 +619,24 @@ def make_notes(folder, lambda_e) -> Annotation:
     store.write_shard(0, images)
     real = torch.tensor([0, 100, 180], dtype=torch.uint8).view(3, 1, 1, 1)
     split = Split(real, torch.arange(3))
-    return annotate(store, PixelEncoder(), (split, split), folder / "notes")
+    return annotate(store, PixelEncoder(), (split, split), folder / "annotation", scale)
+
+
+def test_clear_ends_give_no_warning_and_swapped_ones_do(tmp_path, capsys):
+    """Of the pair (1, 0) the first image is to show class 0, the last one class 1."""
+    make_annotation(tmp_path / "clear", [[0.0, 0.5, 1.0]] * 4, scale=4.0)
+    assert "hardly show" not in capsys.readouterr().out
+    make_annotation(tmp_path / "swapped", [[1.0, 0.5, 0.0]] * 4, scale=4.0)
+    assert "recognised on 0%, real images on 100%" in capsys.readouterr().out
 
 
 def test_diagnosis_of_sets_made_to_order(tmp_path):
     smooth, jump, fall = [0.0, 0.5, 1.0], [0.0, 0.9, 1.0], [0.0, 1.0, 0.8]
     foreign, swapped = [0.0, 1.6, 1.7], [0.7, 0.8, 1.0]
-    found = diagnose(make_notes(tmp_path, [smooth, jump, fall, foreign, swapped]))
-    flat = diagnose(make_notes(tmp_path / "flat", [[0.2, 0.21, 0.22]]))
+    found = diagnose(make_annotation(tmp_path, [smooth, jump, fall, foreign, swapped]))
+    flat = diagnose(make_annotation(tmp_path / "flat", [[0.2, 0.21, 0.22]]))
     assert flat["monotone_share"] == 0
-    still = diagnose(make_notes(tmp_path / "still", [[0.3, 0.3, 0.3], [0.3, 0.3, 0.1]]))
+    still = diagnose(make_annotation(tmp_path / "still", [[0.3, 0.3, 0.3], [0.3, 0.3, 0.1]]))
     assert still["rank_correlation"] == pytest.approx((0 - np.sqrt(3) / 2) / 2)
     assert found["monotone_share"] == pytest.approx(4 / 5)  # fall
     assert found["abrupt_share"] == pytest.approx(4 / 5)  # all but smooth
@@ -638,4 +654,9 @@ def test_diagnosis_of_sets_made_to_order(tmp_path):
     assert pair["pair"] == [1, 0]
     assert pair["distance"] == pytest.approx(100)
     assert pair["odd"] == pytest.approx(0.4)
-    assert found["bias"]["mean_move"] > 0
+    tau = 2 * (100**2 + 80**2 + 180**2) / 6 / found["scale"]["chosen"]
+    sigmoid = torch.sigmoid
+    positions = torch.tensor([smooth, jump, fall, foreign, swapped]).double()
+    biased = sigmoid((100**2 * (positions - 0.5) + 100**2 / 2) / tau)
+    moved = biased - sigmoid(found["scale"]["chosen"] * (positions - 0.5))
+    assert found["bias"]["mean_move"] == pytest.approx(moved.abs().mean().item(), abs=1e-6)

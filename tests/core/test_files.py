@@ -67,6 +67,7 @@ def test_unreadable_json_is_explained(tmp_path):
 def test_json_round_trip(tmp_path):
     write_json(tmp_path / "a.json", {"λ": [1, 2.5, None]})
     assert read_json(tmp_path / "a.json") == {"λ": [1, 2.5, None]}
+    assert (tmp_path / "a.json").read_text("utf-8") == '{\n  "λ": [\n    1,\n    2.5,\n    null\n  ]\n}\n'
 
 
 def test_same_tensors_same_bytes(tmp_path):
@@ -154,6 +155,19 @@ def test_plain_progress_ends_with_a_line(capsys):
         for _ in range(3):
             bar.advance(note="fine")
     assert capsys.readouterr().out == "work: 3/3  took 0:00  fine\n"
+
+
+def test_plain_progress_tells_the_time_left(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("semmix.core.progress.time.monotonic", lambda: now[0])
+    with progress("work", 7, done=1) as bar:
+        now[0] += 9.9
+        bar.advance()  # no line yet
+        now[0] += 10.1
+        bar.advance()  # 2 in 20 seconds, 4 are left
+        now[0] += 5
+        bar.advance(4)
+    assert capsys.readouterr().out == "work: 3/7  0:40 left\nwork: 7/7  took 0:25\n"
 
 
 def test_progress_in_a_terminal(capsys, monkeypatch):
@@ -249,6 +263,28 @@ def test_where_files_have_no_identity_work_goes_on_without_locks(tmp_path, monke
     monkeypatch.setattr(_artifact, "_is_there", lambda *file: False)
     with working_alone(artifact):
         pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such modes")
+def test_a_lock_is_as_private_as_the_user_wants_it(tmp_path):
+    artifact, before = begin_artifact(tmp_path, "m.json", "thing", {}), os.umask(0o002)
+    try:
+        with working_alone(artifact):
+            assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files")
+def test_a_file_system_without_locks_refuses_nothing_and_keeps_no_file_open(tmp_path, monkeypatch):
+    def no_locks(descriptor, operation):
+        raise OSError("no locks available")
+
+    artifact, before = begin_artifact(tmp_path, "m.json", "thing", {}), len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with working_alone(artifact), working_alone(artifact):
+        assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_without_locks_all_may_work(tmp_path, monkeypatch):

@@ -110,3 +110,15 @@ def test_the_smallest_plans_are_plans():
     assert plan(lams=(0.5,)).set_lams(0) == (0.5,)
     assert plan(lams=(0.0, 1.0), beta=1.0).set_lams(0) == (0.0, 1.0)
     assert plan(pairs=((3, 0), (0, 3))).pair(2) == (3, 0)
+
+
+def test_the_defaults_name_the_stores_made_with_them():
+    assert plain(MixPlan(num_classes=3, num_sets=1, pairs=((0, 1),))) == {
+        "num_classes": 3,
+        "num_sets": 1,
+        "pairs": [[0, 1]],
+        "lams": [k / 7 for k in range(8)],
+        "beta": None,
+        "seed": 0,
+        "sets_per_shard": 1024,
+    }

@@ -161,6 +161,15 @@ def test_shard_of_another_store_is_found(tmp_path):
         MixSets.open(tmp_path / "a").read_shard(0)
 
 
+def test_shard_of_the_same_store_under_another_number_is_found(tmp_path):
+    store = filled(tmp_path)
+    store.shard_path(1).write_bytes(store.shard_path(0).read_bytes())
+    again = MixSets.open(tmp_path)
+    with pytest.raises(SemmixError, match=r"shard-00001(.|\n)*another store or place"):
+        again.read_shard(1)
+    assert torch.equal(again.read_shard(0), shard_images(0))
+
+
 def test_another_generator_is_refused(tmp_path):
     filled(tmp_path)
     with pytest.raises(SemmixError, match="made from other inputs") as error:
