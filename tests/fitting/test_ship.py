@@ -106,15 +106,15 @@ def answers(accuracy, confidence, num=400, num_classes=2):
 def test_words_of_a_sound_model():
     words = worth(answers(0.95, 0.94), ["cat", "dog"])
     assert words == [
-        "on 400 test images it claims to be 94.0\xa0% sure on average and is right on 95.0\xa0%",
-        "where it is at least 90% sure (400 images) it is right on 95.0\xa0%",
-        "it is never less than 60% sure",
+        "on 400 test images its mean confidence is 94.0\xa0%, and it is right on 95.0\xa0%",
+        "where its confidence is at least 90% (400 images), it is right on 95.0\xa0%",
+        "its confidence is never below 60%",
     ]
 
 
-def test_sure_begins_at_ninety_per_cent_and_unsure_ends_below_sixty():
-    assert "at least 90% sure (400 images)" in worth(answers(0.95, 0.9), ["cat", "dog"])[1]
-    assert worth(answers(0.9, 0.6), ["cat", "dog"])[-1] == "it is never less than 60% sure"
+def test_high_begins_at_ninety_per_cent_and_low_ends_below_sixty():
+    assert "at least 90% (400 images)" in worth(answers(0.95, 0.9), ["cat", "dog"])[1]
+    assert worth(answers(0.9, 0.6), ["cat", "dog"])[-1] == "its confidence is never below 60%"
 
 
 @pytest.mark.parametrize(("accuracy", "warned"), [(0.82, True), (0.85, False)])

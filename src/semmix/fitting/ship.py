@@ -18,7 +18,8 @@ from semmix.networks.saved import load_classifier
 from semmix.report.rows import METHOD_NAMES, percent
 from semmix.runs import Predictions, Run
 
-SURE, UNSURE = 0.9, 0.6
+HIGH, LOW = 0.9, 0.6
+"""Confidences from which, and below which, accuracy is told apart."""
 
 
 def best_run(runs: Sequence[Run]) -> tuple[Run, str]:
@@ -73,48 +74,36 @@ def _make_way(model: Path) -> None:
 
 def closing_words(run: Run, why: str) -> list[str]:
     """Return why this model is shipped, and what its confidence is worth on the test images."""
-    method = METHOD_NAMES.get(run.method, run.method)
-    return [f"the model is {method}, seed {run.seed}: {why}", *_unfitted(run), *worth(run.after, run.class_names)]
+    lines = [f"the model is {METHOD_NAMES.get(run.method, run.method)}, seed {run.seed}: {why}"]
+    if not run.temperature_is_fitted:
+        lines.append(
+            "no validation image was wrong: the temperature could not be fitted, and its confidence is "
+            "as trained; more, or harder, images would tell what it is worth"
+        )
+    return [*lines, *worth(run.after, run.class_names)]
 
 
-def _unfitted(run: Run) -> list[str]:
-    """Say so where nothing could be learned of how sure to be."""
-    if run.temperature_is_fitted:
-        return []
-    return [
-        "no validation image was wrong: the temperature could not be fitted, and its confidence is "
-        "as trained; more, or harder, images would tell what it is worth"
+def worth(predictions: Predictions, class_names: Sequence[str]) -> list[str]:
+    """Return in plain words how far predictions and their confidence can be trusted."""
+    confidence, correct = predictions.confidence, predictions.correct
+    num, accuracy = len(correct), float(correct.mean())
+    lines = [
+        f"on {num:,} test images its mean confidence is {percent(confidence.mean())}, "
+        f"and it is right on {percent(accuracy)}"
     ]
-
-
-def worth(answers: Predictions, class_names: Sequence[str]) -> list[str]:
-    """Return in plain words how far answers and their confidence can be trusted."""
-    confidence, correct = answers.confidence, answers.correct
-    claimed, right = percent(confidence.mean()), percent(correct.mean())
-    return [
-        f"on {len(correct):,} test images it claims to be {claimed} sure on average and is right on {right}",
-        *_hardly_better(answers, class_names),
-        *_how_often_right(f"at least {SURE:.0%} sure", correct[confidence >= SURE]),
-        *_how_often_right(f"less than {UNSURE:.0%} sure", correct[confidence < UNSURE]),
-    ]
-
-
-def _hardly_better(answers: Predictions, class_names: Sequence[str]) -> list[str]:
-    """Say so where always giving the same answer would do nearly as well."""
-    counts = np.bincount(answers.labels, minlength=len(class_names))
-    frequent, accuracy = int(counts.argmax()), float(answers.correct.mean())
-    standard_error = np.sqrt(accuracy * (1 - accuracy) / len(answers.labels))
-    always = counts[frequent] / len(answers.labels)
-    if accuracy - always > 2 * standard_error:
-        return []
-    name = harmless(class_names[frequent])
-    return [
-        f"always saying {name} would be right on {percent(always)}: do not rely on it, give it more images or more time"
-    ]
-
-
-def _how_often_right(when: str, correct: np.ndarray) -> list[str]:
-    if not len(correct):
-        return [f"it is never {when}"]
-    right = percent(correct.mean())
-    return [f"where it is {when} ({len(correct):,} images) it is right on {right}"]
+    counts = np.bincount(predictions.labels, minlength=len(class_names))
+    frequent = int(counts.argmax())
+    always = counts[frequent] / num
+    if accuracy - always <= 2 * np.sqrt(accuracy * (1 - accuracy) / num):  # within two standard errors
+        lines.append(
+            f"always saying {harmless(class_names[frequent])} would be right on {percent(always)}: "
+            "do not rely on it, give it more images or more time"
+        )
+    parts = {f"at least {HIGH:.0%}": confidence >= HIGH, f"below {LOW:.0%}": confidence < LOW}
+    for when, chosen in parts.items():
+        if chosen.any():
+            right = percent(correct[chosen].mean())
+            lines.append(f"where its confidence is {when} ({chosen.sum():,} images), it is right on {right}")
+        else:
+            lines.append(f"its confidence is never {when}")
+    return lines
