@@ -1,24 +1,30 @@
 """What charts draw equals plain loops over the predictions."""
 
 import math
+import re
+from dataclasses import replace
+from math import nan
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from semmix.calibration import Interval
 from semmix.report.breakdown import class_lines, pair_lines
 from semmix.report.charts import (
     COVERAGES,
     Bin,
     Series,
     confidence_chart,
+    forest_chart,
     reliability_chart,
     risk_chart,
     training_chart,
     verdict,
 )
 from semmix.report.rows import aggregate
-from semmix.report.svg import Frame, round_ticks, series_style, spread, tag
+from semmix.report.svg import Frame, series_style
 from semmix.runs import Predictions
 
 
@@ -133,12 +139,92 @@ def test_verdict_names_the_side():
     assert verdict(0.7506, 0.75).startswith("over-confident by 0.1 points")
 
 
-def test_bars_reach_as_high_as_the_accuracy(series):
-    svg = str(reliability_chart(series, k=1))
-    frame = Frame((0, 1), (0, 1), height=330)
-    height = frame.y(0) - frame.y(series.bins[-1].accuracy)
-    assert f'height="{height:.2f}"'.rstrip('0"') in svg
-    assert svg.count('class="whisker"') == len(series.bins)
+BINS = Predictions(
+    np.array([[0.9, 0.1]] * 20 + [[0.7, 0.3]] * 10 + [[0.55, 0.45]] * 9), np.array([0] * 10 + [1] * 10 + [0] * 19)
+)
+"""Of five bins: 9 images at .55 and 10 at .7, all right; 20 at .9, half of them right."""
+
+
+def shapes(markup, name):
+    """Return the attributes of each element of this name."""
+    found = re.findall(rf"<{name} (.*?)>", str(markup))
+    return [dict(re.findall(r'([\w-]+)="(.*?)"', attributes)) for attributes in found]
+
+
+def heights(frame, rect):
+    """Return where a bar begins and ends, in the data's units, and its class."""
+    top = float(rect["y"])
+    values = ((frame.y(0) - y) / (frame.y(0) - frame.y(1)) for y in (top + float(rect["height"]), top))
+    return (*(round(value, 3) for value in values), rect["class"])
+
+
+def test_a_reliability_diagram_shows_each_bin_with_its_gap_and_interval():
+    frame, series = Frame((0, 1), (0, 1), height=330), Series("s", (BINS,), 5)
+    svg = reliability_chart(series, k=1)
+    drawn = [heights(frame, rect) for rect in shapes(svg, "rect")]
+    assert drawn == [
+        (0, 1, "bar s1 d0"),
+        (0.55, 1, "gap under"),
+        (0, 1, "bar s1 d0"),
+        (0.7, 1, "gap under"),
+        (0, 0.5, "bar s1 d0"),
+        (0.5, 0.9, "gap"),
+    ]
+    left, right = (float(shapes(svg, "rect")[4][key]) for key in ("x", "width"))
+    assert (left, left + right) == pytest.approx((frame.x(0.8), frame.x(1)), abs=0.01)
+    assert [group["class"] for group in shapes(svg, "g")] == ["few", "", ""]  # fewer than ten images are drawn pale
+    whisker = [line for line in shapes(svg, "line") if line["class"] == "whisker"][-1]
+    low, high = stats.binomtest(10, 20).proportion_ci(0.95, method="wilson")
+    assert [float(whisker[key]) for key in ("x1", "y1", "x2", "y2")] == pytest.approx(
+        [frame.x(0.9), frame.y(low), frame.x(0.9), frame.y(high)], abs=0.01
+    )
+    diagonal = shapes(svg, "line")[-1]
+    corners = [frame.x(0), frame.y(0), frame.x(1), frame.y(1)]
+    assert [float(diagonal[key]) for key in ("x1", "y1", "x2", "y2")] == corners
+    described = shapes(svg, "svg")[0]["aria-label"].replace("\xa0", " ")
+    assert "adds most to the error: confidence 80 % to 100 %: 20 images, mean confidence 90.0 %" in described
+    assert "right 50.0 % (interval 29.9 % to 70.1 %)" in described
+
+
+def test_a_confidence_histogram_hatches_what_is_wrong():
+    series = Series("s", (BINS,), 5)
+    svg = confidence_chart(series, k=0)
+    frame = Frame((0, 1), (0, 20 / 39), height=170, top=30)
+    ends = [
+        tuple(round(20 / 39 * end, 3) for end in heights(Frame((0, 1), (0, 1), height=170, top=30), rect)[:2])
+        for rect in shapes(svg, "rect")
+    ]
+    assert [rect["class"] for rect in shapes(svg, "rect")] == ["gap", "bar s0 d0"] * 3
+    expected = [(0, 0), (0, 9 / 39), (0, 0), (0, 10 / 39), (0, 10 / 39), (10 / 39, 20 / 39)]
+    assert ends == [pytest.approx(pair, abs=0.002) for pair in expected]
+    means = [line for line in shapes(svg, "line") if "mark" in line["class"]]
+    confidence, accuracy = (20 * 0.9 + 10 * 0.7 + 9 * 0.55) / 39, 29 / 39
+    assert [(float(m["x1"]), m["class"]) for m in means] == [
+        (pytest.approx(frame.x(confidence), abs=0.01), "mark"),
+        (pytest.approx(frame.x(accuracy), abs=0.01), "mark dashed"),
+    ]
+    assert {float(m["y2"]) for m in means} == {130}
+    assert f">confidence {100 * confidence:.1f}" in svg
+    assert f">accuracy {100 * accuracy:.1f}" in svg
+
+
+@pytest.mark.parametrize(
+    ("confidence", "right", "heights", "end"),
+    [(0.9, 7, (11, 24), True), (0.9, 10, (24, 11), True), (0.4, 3, (24, 11), False), (0.4, 5, (11, 24), False)],
+)
+def test_no_name_of_a_mean_crosses_the_line_of_the_other(confidence, right, heights, end):
+    """Names lie left of their lines, the upper one that of the line on the right; right of them below one half."""
+    rest = (1 - confidence) / 3
+    probs = np.array([[confidence, rest, rest, rest]] * 10)
+    series = Series("s", (Predictions(probs, np.array([0] * right + [1] * (10 - right))),))
+    svg = confidence_chart(series, k=0)
+    names = [text for text in re.findall("<text.*?</text>", str(svg)) if ">confidence " in text or ">accuracy " in text]
+    names = [text for text in names if "confidence, %" not in text]
+    for text, height, value in zip(names, heights, (confidence, right / 10), strict=True):
+        x, y = (float(re.search(rf' {key}="(.*?)"', text).group(1)) for key in ("x", "y"))
+        place = Frame((0, 1), (0, 1)).x(value)
+        assert (x, y) == (pytest.approx(place - 4 if end else place + 4, abs=0.01), height)
+        assert ('class="end"' in text) is end
 
 
 @pytest.mark.parametrize("draw", [reliability_chart, confidence_chart])
@@ -156,6 +242,31 @@ def test_risk_chart_has_a_line_for_each_series(series):
     assert series_style(1) in svg
 
 
+def polylines(svg):
+    return [
+        [tuple(map(float, point.split(","))) for point in line["points"].split()] for line in shapes(svg, "polyline")
+    ]
+
+
+def test_risk_chart_shows_the_error_over_the_most_confident_images():
+    probs = np.array([[c, 1 - c] for c in (0.9, 0.8, 0.7, 0.6)])
+    series = Series("s", (Predictions(probs, np.array([0, 1, 0, 1])),))
+    assert [round(series.risk_at(c), 3) for c in (0.25, 0.5, 1.0)] == [0, 0.5, 0.5]
+    svg = risk_chart([series])
+    (line,) = polylines(svg)
+    frame = Frame((0, 1), (0, 0.5 * 1.05), height=300)
+    assert line[-1] == pytest.approx((frame.x(1), frame.y(0.5)), abs=0.06)
+    assert "Error over all images: s 50.0" in svg
+
+
+def curve_run(values, key="loss"):
+    return SimpleNamespace(stats=[{"epoch": k + 1, key: value} for k, value in enumerate(values)])
+
+
+def curve_rows(*rows):
+    return [SimpleNamespace(name=f"row {k}", runs=runs) for k, runs in enumerate(rows)]
+
+
 def test_training_chart_draws_runs_and_mean(run_folders):
     rows = aggregate(run_folders)
     svg = str(training_chart(rows, "val_nll", "NLL"))
@@ -164,18 +275,71 @@ def test_training_chart_draws_runs_and_mean(run_folders):
     assert training_chart(rows, "val_unknown", "nothing") is None
 
 
-def test_tag_escapes_values_and_children():
-    assert str(tag("a", "<b>", title='"x"')) == '<a title="&#34;x&#34;">&lt;b&gt;</a>'
+def test_a_mean_curve_goes_through_the_mean_of_the_epochs_that_all_seeds_have():
+    rows = curve_rows([curve_run([1, 2, 3, 4]), curve_run([3, 4, 5])])
+    svg = training_chart(rows, "loss", "Loss")
+    first, second, mean = polylines(svg)
+    frame = Frame((0, 4), (1 - 0.2, 5 + 0.2), height=230, left=34)
+    assert first == [pytest.approx((frame.x(e), frame.y(e)), abs=0.06) for e in (1, 2, 3, 4)] or len(first) == 4
+    assert len(second) == len(mean) == 3
+    low, high = (polyline[1][1] for polyline in (first, second))
+    assert mean[1][1] == pytest.approx((low + high) / 2, abs=0.06)
+    assert "Loss over the epochs: row 0." in svg
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "labels"), [(0, 1, "0 0.2 0.4 0.6 0.8 1"), (0, 37, "0 10 20 30"), (-0.3, 0.3, "-0.2 0 0.2")]
-)
-def test_ticks_are_round(low, high, labels):
-    assert [label for _, label in round_ticks(low, high)] == labels.split()
+def test_the_first_epochs_do_not_set_the_scale_of_training_curves():
+    """A spike of 60 in the first of eight epochs is cut at the edge; 6 and 3 are far apart."""
+    rows = curve_rows([curve_run([60, 50, 6, 6, 6, 6, 6, 6])], [curve_run([60, 3, 3, 3, 3, 3, 3, 3])])
+    svg = training_chart(rows, "loss", "Loss")
+    (upper, _, lower, _), top, bottom = polylines(svg), 10, 190
+    assert upper[0][1] == upper[1][1] == lower[0][1] == top  # outside: drawn at the edge
+    assert lower[-1][1] - upper[-1][1] > 0.8 * (bottom - top)
+    assert upper[2][1] > top
+    # What comes after the first quarter does set the scale.
+    late = polylines(training_chart(curve_rows([curve_run([6, 6, 60, 6, 6, 6, 6, 6])]), "loss", "Loss"))[0]
+    assert late[2][1] > top
 
 
-def test_spread_keeps_both_ends():
-    assert spread(1000, 5) == [0, 250, 500, 749, 999]
-    assert spread(3, 5) == [0, 1, 2]
-    assert spread(0, 5) == []
+def test_a_curve_that_does_not_move_lies_in_the_middle():
+    (line, _) = polylines(training_chart(curve_rows([curve_run([2.0, 2.0, 2.0])]), "loss", "Loss"))
+    assert {y for _, y in line} == {100.0}
+    (below, _) = polylines(training_chart(curve_rows([curve_run([-2.0, -2.0])]), "loss", "Loss"))
+    assert {y for _, y in below} == {100.0}
+    (zero, _) = polylines(training_chart(curve_rows([curve_run([0.0, 0.0])]), "loss", "Loss"))
+    assert {y for _, y in zero} == {190.0}  # the axis does not go below zero
+
+
+def test_epochs_without_a_value_are_left_out():
+    values = [1.0, None, 3.0, float("nan")]
+    (line, _) = polylines(training_chart(curve_rows([curve_run(values)]), "loss", "Loss"))
+    assert len(line) == 2
+    assert training_chart(curve_rows([curve_run([None, float("nan")])]), "loss", "Loss") is None
+
+
+def test_forest_chart_has_dots_and_rings_with_their_intervals(run_folders):
+    ce, csm = aggregate(run_folders)
+    svg = forest_chart([ce, csm])
+    top = max(row.before["ece"].high for row in (ce, csm)) * 1.05
+    frame = Frame(
+        (0, max(top, ce.after["ece"].high * 1.05, csm.after["ece"].high * 1.05)), (0, 2), height=134, left=14, top=2
+    )
+    circles = [(float(c["cx"]), float(c["cy"]), c["class"]) for c in shapes(svg, "circle")]
+    expected = [
+        (frame.x(row.before["ece"].value), frame.y(y + 0.45), f"dot s{k} d0")
+        if stage == "before"
+        else (frame.x(row.after["ece"].value), frame.y(y + 0.18), f"ring s{k} d0")
+        for k, (row, y) in enumerate(((ce, 1), (csm, 0)))
+        for stage in ("before", "after")
+    ]
+    assert circles == [(pytest.approx(x, abs=0.01), pytest.approx(y, abs=0.01), style) for x, y, style in expected]
+    ranges = [line for line in shapes(svg, "line") if "range" in line["class"]]
+    assert [float(ranges[0][key]) for key in ("x1", "x2")] == pytest.approx(
+        [frame.x(max(ce.before["ece"].low, 0)), frame.x(ce.before["ece"].high)], abs=0.01
+    )
+    alone = [
+        replace(row, before={"ece": Interval(0.1, nan, nan, 1)}, after={"ece": Interval(0.05, nan, nan, 1)})
+        for row in (ce,)
+    ]
+    assert "range" not in forest_chart(alone)
+    cut = replace(ce, before={"ece": Interval(0.1, -0.1, 0.3, 2)})
+    assert float(next(line for line in shapes(forest_chart([cut]), "line") if "range" in line["class"])["x1"]) == 14
