@@ -279,8 +279,7 @@ def test_a_mean_curve_goes_through_the_mean_of_the_epochs_that_all_seeds_have():
     rows = curve_rows([curve_run([1, 2, 3, 4]), curve_run([3, 4, 5])])
     svg = training_chart(rows, "loss", "Loss")
     first, second, mean = polylines(svg)
-    frame = Frame((0, 4), (1 - 0.2, 5 + 0.2), height=230, left=34)
-    assert first == [pytest.approx((frame.x(e), frame.y(e)), abs=0.06) for e in (1, 2, 3, 4)] or len(first) == 4
+    assert len(first) == 4
     assert len(second) == len(mean) == 3
     low, high = (polyline[1][1] for polyline in (first, second))
     assert mean[1][1] == pytest.approx((low + high) / 2, abs=0.06)
@@ -319,27 +318,19 @@ def test_epochs_without_a_value_are_left_out():
 def test_forest_chart_has_dots_and_rings_with_their_intervals(run_folders):
     ce, csm = aggregate(run_folders)
     svg = forest_chart([ce, csm])
-    top = max(row.before["ece"].high for row in (ce, csm)) * 1.05
-    frame = Frame(
-        (0, max(top, ce.after["ece"].high * 1.05, csm.after["ece"].high * 1.05)), (0, 2), height=134, left=14, top=2
-    )
+    top = 1.05 * max(each["ece"].high for row in (ce, csm) for each in (row.before, row.after))
+    frame = Frame((0, top), (0, 2), height=134, left=14, top=2)
     circles = [(float(c["cx"]), float(c["cy"]), c["class"]) for c in shapes(svg, "circle")]
-    expected = [
-        (frame.x(row.before["ece"].value), frame.y(y + 0.45), f"dot s{k} d0")
-        if stage == "before"
-        else (frame.x(row.after["ece"].value), frame.y(y + 0.18), f"ring s{k} d0")
-        for k, (row, y) in enumerate(((ce, 1), (csm, 0)))
-        for stage in ("before", "after")
-    ]
+    expected = []
+    for k, (row, y) in enumerate(((ce, 1), (csm, 0))):
+        expected.append((frame.x(row.before["ece"].value), frame.y(y + 0.45), f"dot s{k} d0"))
+        expected.append((frame.x(row.after["ece"].value), frame.y(y + 0.18), f"ring s{k} d0"))
     assert circles == [(pytest.approx(x, abs=0.01), pytest.approx(y, abs=0.01), style) for x, y, style in expected]
     ranges = [line for line in shapes(svg, "line") if "range" in line["class"]]
     assert [float(ranges[0][key]) for key in ("x1", "x2")] == pytest.approx(
         [frame.x(max(ce.before["ece"].low, 0)), frame.x(ce.before["ece"].high)], abs=0.01
     )
-    alone = [
-        replace(row, before={"ece": Interval(0.1, nan, nan, 1)}, after={"ece": Interval(0.05, nan, nan, 1)})
-        for row in (ce,)
-    ]
-    assert "range" not in forest_chart(alone)
+    one_seed = {"ece": Interval(0.1, nan, nan, 1)}
+    assert "range" not in forest_chart([replace(ce, before=one_seed, after=one_seed)])
     cut = replace(ce, before={"ece": Interval(0.1, -0.1, 0.3, 2)})
     assert float(next(line for line in shapes(forest_chart([cut]), "line") if "range" in line["class"])["x1"]) == 14
