@@ -23,6 +23,7 @@ from semmix.deploy.programs import CalibratedNetwork, check_program, open_onnx, 
 from semmix.deploy.rules import lower_bound
 from semmix.networks import classifier
 from semmix.networks.saved import WEIGHTS, load_classifier
+from semmix.runs import Run
 from semmix.training.classifier import TrainConfig, train
 
 
@@ -343,3 +344,35 @@ def test_lower_bound_promises_what_it_says(percent):
 def test_too_few_values_promise_nothing():
     assert lower_bound(np.arange(18.0), 95) is None
     assert lower_bound(np.arange(19.0), 95) == 0
+
+
+def test_an_open_run_is_exported_as_it_is(run, tmp_path, monkeypatch):
+    opened = Run.open(run)
+    monkeypatch.setattr("semmix.runs.open_artifact", lambda *_: pytest.fail("opened again"))
+    folder = export_model(opened, tmp_path / "model", onnx=False)
+    assert load_model(folder, "cpu").rules.temperature == opened.temperature
+
+
+def test_the_card_says_what_to_mind(run, tmp_path):
+    """A run that started from another and whose mixed sets may have seen test images."""
+    other = shutil.copytree(run, tmp_path / "run")
+    manifest = json.loads((run / "config.json").read_text())
+    manifest["inputs"]["init"] = "abcdef"
+    manifest["inputs"]["config"]["options"] = {"weight": 0.5}
+    write_json(other / "config.json", {**manifest, "leak": True})
+    before, after = (
+        (export_model(folder, tmp_path / f"{k}", onnx=False) / "README.md").read_text()
+        for k, folder in enumerate((run, other))
+    )
+    for words in ("the figures above are too good", "Started from a network with the digest `abcdef`", "weight = 0.5"):
+        assert words in after
+        assert words not in before
+    facts = json.loads((tmp_path / "0" / "model.json").read_text())
+    assert f"The temperature is {facts['temperature']:.3f}; without it the ECE would be" in before
+    assert "Sorts grey images of 8 x 8 pixels into 10 classes" in before
+    assert "Classes: `0`, `1`," in before
+    assert "`9`." in before
+    held, num = (facts["prediction_sets"]["90"][name]["value"] for name in ("coverage", "num_classes"))
+    assert f"| 90 % | {100 * held:.1f} % (" in before
+    assert f"| {num:.2f} (" in before
+    assert f"exceeds {facts['ood_threshold']:.4g}, as do 5 in a hundred" in before

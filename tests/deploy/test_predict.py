@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from semmix import SemmixError
 from semmix.cli.main import main
 from semmix.core.files import write_json
-from semmix.deploy import Caution, load_model
+from semmix.deploy import Caution, Model, load_model
 from semmix.deploy.image_files import find_images, fit_channels, read_image
 from semmix.deploy.model import BATCH_SIZE
 from semmix.deploy.predict import predict_files
@@ -348,3 +348,76 @@ def test_hidden_files_and_folders_are_left_out(tmp_path):
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     assert [path.name for path in find_images([str(tmp_path)])] == ["1.png", "4.png"]
     assert find_images([str(tmp_path / ".2.png")]) == [tmp_path / ".2.png"]
+
+
+def test_files_folders_pillow_images_and_arrays_get_the_same_prediction(model, digits, image_files):
+    pixels = digits.test.images[:3]
+    expected = model.predict(pixels)
+    paths = image_files[:3]
+    given = [
+        paths,
+        [str(path) for path in paths],
+        [Image.open(path) for path in paths],
+        [np.asarray(Image.open(path)) for path in paths],
+        [image.permute(1, 2, 0).numpy() for image in pixels],  # [H, W, 1]
+        [paths[0], Image.open(paths[1]), np.asarray(Image.open(paths[2]))],
+        pixels.numpy(),
+    ]
+    for images in given:
+        assert [p.class_name for p in model.predict(images)] == [p.class_name for p in expected]
+        assert [p.confidence for p in model.predict(images)] == pytest.approx([p.confidence for p in expected])
+    for one in (paths[0], str(paths[0]), Image.open(paths[0]), np.asarray(Image.open(paths[0]))):
+        assert [p.class_name for p in model.predict(one)] == [expected[0].class_name]
+    folder = image_files[0].parent
+    assert len(model.predict(folder)) == len(image_files) == len(model.predict([f"{folder}/**/*.png"]))
+    assert model.predict([]) == []
+    (unsure,) = model.predict(paths[0], Caution(abstain=1.0))
+    assert unsure.abstain
+
+
+def test_colour_and_size_are_fitted_to_the_network(model):
+    grey = np.full((20, 30), 90, np.uint8)
+    colour = np.repeat(grey[..., None], 3, axis=2)
+    alpha = np.concatenate([colour, np.full((20, 30, 1), 255, np.uint8)], axis=2)
+    first, *others = model.predict([grey, colour, alpha, Image.fromarray(colour)])
+    assert all(other.confidence == pytest.approx(first.confidence) for other in others)
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (torch.zeros(2, 1, 8, 9, dtype=torch.uint8), r"do not fit the model: torch.uint8 \(2, 1, 8, 9\)"),
+        (torch.zeros(2, 1, 8, 8), "do not fit the model: torch.float32"),
+        (torch.zeros(1, 8, 8, dtype=torch.uint8), "pass uint8 .N, 1, 8, 8."),
+        (np.zeros((2, 8, 8, 1), np.uint8), "do not fit the model"),
+        ([np.zeros((8, 8))], r"this is no image: float64 \(8, 8\)"),
+        ([np.zeros((8, 8, 2), np.uint8)], "this is no image"),
+        ([np.zeros(8, np.uint8)], "this is no image"),
+        (["nowhere.png"], "not every file can be read as an image: nowhere.png"),
+        (["*.nothing"], "no images found"),
+    ],
+)
+def test_what_is_no_image_is_refused(model, images, said):
+    with pytest.raises(SemmixError, match=said):
+        model.predict(images)
+
+
+def test_all_files_that_cannot_be_read_are_named(model, image_files, tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.deploy.model.BATCH_SIZE", 2)
+    (tmp_path / "bad.png").write_bytes(b"x")
+    with pytest.raises(SemmixError, match=r"bad\.png \(unreadable\), .*none\.png \(unreadable\)\n.*leave those out"):
+        model.predict([image_files[0], tmp_path / "bad.png", image_files[1], tmp_path / "none.png", image_files[2]])
+
+
+def test_files_are_read_in_batches(model, image_files, monkeypatch):
+    """No more images than a few batches are held at once."""
+    monkeypatch.setattr("semmix.deploy.model.BATCH_SIZE", 16)
+    assert [len(batch) for batch in model.read(image_files)] == [16, 16, 16, 16, 6]
+    seen, predict = [], Model.predict
+    monkeypatch.setattr(Model, "predict", lambda self, *args: (seen.append(len(args[0])), predict(self, *args))[1])
+    list(predict_files(model, image_files))
+    assert seen == [16, 16, 16, 16, 6]
+
+
+def test_a_model_is_shown_in_one_line(model):
+    assert repr(model) == f"Model(10 classes, images 1 x 8 x 8, T = {model.rules.temperature:.2f})"

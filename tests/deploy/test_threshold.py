@@ -12,7 +12,7 @@ from semmix import SemmixError
 from semmix.calibration import Interval, TemperatureScaler, TopLabel, top_label
 from semmix.cli.main import main
 from semmix.deploy.rules import estimate_mean
-from semmix.deploy.threshold import Costs, best_threshold, judge, judge_policies, show_threshold
+from semmix.deploy.threshold import Costs, _words, best_threshold, judge, judge_policies, show_threshold
 
 
 def honest(num: int, seed: int) -> TopLabel:
@@ -213,3 +213,39 @@ def test_what_was_chosen_is_not_called_safer_than_itself(capsys, tmp_path):
     said = choose(capsys, tmp_path, 20, "2", "1")
     assert "= 0.5000: the closer" in said
     assert "too few to choose by; more validation images are better" in said
+
+
+def test_a_gain_within_the_interval_is_not_clear():
+    """Right and wrong as often above the threshold as below: what is accepted costs as much as it saves."""
+    val = TopLabel(np.r_[np.full(100, 0.9), np.full(100, 0.4)], np.r_[np.ones(100), np.zeros(100)])
+    test, costs = TopLabel(val.confidence, np.arange(200) % 2.0), Costs(wrong=2, ask=1)
+    words = "\n".join(_words(judge_policies(test, costs, best_threshold(val, costs)), costs, val, str))
+    assert "Whether it saves anything is not clear: 0.0000 [-0." in words
+    assert "It saves" not in words
+
+
+@pytest.mark.parametrize(("num_wrong", "few"), [(4, "only 4 of the validation"), (5, "")])
+def test_fewer_than_five_errors_above_the_threshold_are_too_few(num_wrong, few):
+    confidence = np.r_[np.full(100, 0.9), np.full(100, 0.4)]
+    correct = np.r_[np.ones(100 - num_wrong), np.zeros(num_wrong), np.zeros(100)]
+    val, costs = TopLabel(confidence, correct), Costs(wrong=4, ask=1)
+    policies = judge_policies(val, costs, best_threshold(val, costs))
+    assert policies[0].threshold == pytest.approx(0.65)
+    words = "\n".join(_words(policies, costs, val, "{:.2f}".format))
+    assert ("too few to choose" in words) is bool(few)
+    assert few in words
+    assert "Accept predictions from confidence 0.65 on: semmix predict MODEL IMAGES --abstain 0.65" in words
+    assert f"It accepts 50.0 % of the predictions, of which {num_wrong:.2f} % are wrong" in words
+    assert f"; of all, {50 + num_wrong / 2:.2f} % are." in words
+    assert "the threshold would be 1 - 1/4 = 0.75" in words
+    assert "It saves 0." in words
+    assert "it loses" not in words
+
+
+def test_a_threshold_that_loses_on_test_images_says_so():
+    """On validation the confident half is right, on test it is wrong."""
+    confidence = np.r_[np.full(100, 0.9), np.full(100, 0.4)]
+    val = TopLabel(confidence, np.r_[np.ones(100), np.zeros(100)])
+    test, costs = TopLabel(confidence, np.r_[np.zeros(100), np.ones(100)]), Costs(wrong=4, ask=1)
+    words = "\n".join(_words(judge_policies(test, costs, best_threshold(val, costs)), costs, val, str))
+    assert re.search(r"It saves -\d.*, that is, it loses\.", words)

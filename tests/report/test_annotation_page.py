@@ -1,6 +1,7 @@
 """The page on an annotation, its JSON, and the sets it offers for exclusion."""
 
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -12,6 +13,7 @@ from semmix.data import Split
 from semmix.mixing.plan import all_pairs
 from semmix.networks.saved import save_classifier
 from semmix.report.annotation_page import curve_chart, headline, judge_images, write_diagnosis
+from semmix.report.svg import Frame
 from semmix.training.mixed import load_mixed
 
 NAMES = ("cat", "<b>dog</b>", "ship & sea", "truck")
@@ -102,6 +104,25 @@ def test_the_curve_cuts_off_what_is_hopeless():
     points = chart.split('<polyline points="')[1].split('"')[0].split()
     assert len(points) == 2
     assert "scale in use is 4.00" in chart
+    frame = Frame((-1, 6), (0.3 - 0.05 * (1.05 * 0.7 - 0.3), 1.05 * 0.7), height=230)
+    assert points == [f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in ((-1, 0.7), (2, 0.3))]
+    mark = re.search('<line x1="([^"]*)" y1="([^"]*)" x2="([^"]*)" y2="([^"]*)" class="mark dashed">', chart).groups()
+    assert [float(place) for place in mark] == pytest.approx([frame.x(2), 190, frame.x(2), 10], abs=0.01)
+    labels = re.findall(r'<text x="([\d.]*)" y="205" class="middle">([\d.]*)<', chart)
+    assert [(float(x), label) for x, label in labels] == [
+        (pytest.approx(frame.x(k), abs=0.01), label)
+        for k, label in enumerate(("0.5", "1", "2", "4", "8", "16", "32", "64"), start=-1)
+    ]
+    assert re.search('y="225" class="name middle">scale s<', chart)
+
+
+@pytest.mark.parametrize(("last", "num"), [(0.4998, 3), (0.5001, 2)])
+def test_the_curve_of_a_good_first_scale_is_cut_a_tenth_above_the_best(last, num):
+    """What is 1.05 times the best and a tenth is shown, here .4999."""
+    best = 0.4999 / 1.05 - 0.1
+    scale = {"candidates": [0.5, 4, 64], "gap": [best, best, last], "chosen": 4.0}
+    points = str(curve_chart(scale, "gap", "chosen")).split('<polyline points="')[1].split('"')[0].split()
+    assert len(points) == num
 
 
 def test_odd_sets_are_left_out_on_request(notes, tmp_path):

@@ -1,12 +1,17 @@
 """The report in a real browser: it works, asks nobody for anything, and fits every screen."""
 
+import base64
+import io
 import re
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from semmix.report import draw_evaluation, write_report
-from semmix.runs import Run, logits_file
+from semmix.runs import Predictions, Run, logits_file
 
 END, RIGHT, ENTER, SPACE = ("End", 35), ("ArrowRight", 39), ("Enter", 13, "\r"), (" ", 32, " ")
 
@@ -128,3 +133,31 @@ def test_tab_reaches_every_control(browser, report):
         browser.press("Tab", 9)
         reached.add(browser.run("document.activeElement.id || document.activeElement.tagName"))
     assert {"walk", "pick", "set-1", "set-4", "BUTTON", "SUMMARY", "PRE"} <= reached
+
+
+def test_sets_that_are_not_annotated_can_be_walked(browser, run_folders, gallery, tmp_path):
+    alone = replace(gallery, lam=None)
+    browser.open(write_report(run_folders, tmp_path / "r.html", title="t", gallery=alone))
+    browser.run("document.getElementById('set-2').focus()")
+    browser.press(*END)
+    assert browser.run("document.querySelectorAll('.set output')[1].innerText") == "λ requested 1.00"
+    assert browser.run("document.getElementById('set-2').getAttribute('aria-valuetext')") == "requested 1.00"
+    assert browser.complaints == []
+
+
+def test_the_bar_shows_through_the_hatch_of_an_under_confident_bin(browser, tmp_path):
+    """The colour of the bar is seen up to the accuracy, here 1, though the hatch covers it from .6 on."""
+    probs = np.array([[0.6, 0.4]] * 50)
+    page = draw_evaluation({"as given": Predictions(probs, np.zeros(50, int))}, tmp_path / "e.html", title="t")
+    browser.open(page)
+    place = browser.run(
+        "(() => { const bar = document.querySelector('.gap'); bar.scrollIntoView({block: 'center'});"
+        "const r = bar.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()"
+    )
+    clip = dict(zip(("x", "y", "width", "height"), place, strict=True), scale=1)
+    clip["y"] += browser.run("window.scrollY")
+    clip["x"] += browser.run("window.scrollX")
+    data = browser.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")).reshape(-1, 3).astype(int)
+    dark = (pixels.max(1) < 140).mean()  # the first series' colour; hatch and ground are lighter
+    assert 0.25 < dark < 0.9

@@ -2,7 +2,8 @@
 
 import base64
 import io
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from semmix.mixing.store import MixSets
 from semmix.report import Gallery, open_gallery
 from semmix.report import gallery as module
 from semmix.report.gallery import lambda_chart, pair_chart, sprites
+from semmix.report.svg import Frame
 
 
 def decode(uri):
@@ -88,3 +90,68 @@ def test_open_gallery_reads_a_store_and_its_annotation(tmp_path):
     np.testing.assert_array_equal(gallery.lam, notes.lam().numpy())
     np.testing.assert_array_equal(gallery.lam_requested[4], [0, 0.5, 1])
     assert gallery.pairs.tolist() == [[0, 1], [0, 2], [1, 2], [0, 1], [0, 2]]
+    for given in ((store, notes), (store, tmp_path / "notes"), (str(tmp_path / "sets"), notes)):
+        again = open_gallery(*given)
+        assert len(again.images) == 5  # all there are
+        np.testing.assert_array_equal(again.lam, gallery.lam)
+    for alone in (open_gallery(store), open_gallery(tmp_path / "sets", None)):
+        assert alone.lam is None
+        np.testing.assert_array_equal(alone.lam_requested, gallery.lam_requested)
+
+
+def points(markup):
+    """Return the points of every line, in the data's units."""
+    frame = Frame((0, 1), (0, 1), height=330)
+    lines = re.findall('<polyline points="(.*?)" class="(.*?)"', str(markup))
+    unit = {"x": frame.x(1) - frame.x(0), "y": frame.y(0) - frame.y(1)}
+    found = []
+    for text, style in lines:
+        places = [map(float, point.split(",")) for point in text.split()]
+        found.append(([((x - frame.x(0)) / unit["x"], (frame.y(0) - y) / unit["y"]) for x, y in places], style))
+    return found
+
+
+def test_the_lambda_chart_shows_the_mean_and_the_middle_eighty_per_cent(gallery):
+    draw = np.random.default_rng(0)
+    spread = replace(gallery, lam=np.clip(gallery.lam + 0.2 * draw.normal(size=gallery.lam.shape), 0, 1))
+    chart = lambda_chart(spread)
+    (band, band_style), (mean, mean_style) = points(chart)
+    assert (band_style, mean_style) == ("band s1 d0", "line s1 d0")
+    at = gallery.lam_requested[0]
+    low, high = np.quantile(spread.lam, (0.1, 0.9), axis=0)
+    assert mean == [pytest.approx(pair, abs=0.003) for pair in zip(at, spread.lam.mean(0), strict=True)]
+    upper_back = zip(at[::-1], high[::-1], strict=True)
+    assert band == [pytest.approx(pair, abs=0.003) for pair in [*zip(at, low, strict=True), *upper_back]]
+    assert chart.count('class="speck"') == spread.lam.size
+
+
+def test_the_chart_of_a_pair_shows_its_own_sets(gallery):
+    lam = gallery.lam.copy()
+    lam[1] = 0.5
+    chart = pair_chart(replace(gallery, lam=lam), (0, 2), "b → a")
+    assert "annotated lambda from 0.50 to 0.50" in chart
+    assert chart.count("line thin") == 1
+    assert 'viewBox="0 0 200 170"' in chart
+    many = Gallery(np.zeros((1, 2, 1, 2, 2), np.uint8), [(0, 1)] * 30, np.tile([0.0, 1.0], (30, 1)), np.zeros((30, 2)))
+    assert pair_chart(many, (0, 1), "n").count("line thin") == module.MAX_LINES
+
+
+def test_every_array_of_a_gallery_must_fit(gallery):
+    wrong = [
+        {"pairs": gallery.pairs[:3]},
+        {"lam": gallery.lam[:, :4]},
+        {"images": gallery.images[:, :4]},
+        {"images": gallery.images[0]},
+        {"images": np.concatenate([gallery.images, gallery.images[:1]])},
+    ]
+    for change in wrong:
+        with pytest.raises(SemmixError, match="shapes disagree"):
+            replace(gallery, **change)
+    assert len(replace(gallery, images=gallery.images[:2]).images) == 2  # fewer may be shown
+
+
+def test_images_of_the_largest_side_are_not_shrunk():
+    for side, shown in ((96, 96), (97, 96)):
+        images = np.zeros((1, 2, 1, side, side), np.uint8)
+        gallery = Gallery(images=images, pairs=[(0, 1)], lam_requested=np.zeros((1, 2)))
+        assert decode(sprites(gallery)[0]).shape == (shown * side // side, 2 * shown)

@@ -1,10 +1,14 @@
 """Pictures on matplotlib axes and as files: what they show is what the numbers say."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from scipy import stats
 
 from semmix.report.charts import Series
 from semmix.report.plots import ReliabilityDisplay, mixed_set_figure, reliability_diagram, reliability_figure
@@ -93,3 +97,48 @@ def test_reliability_figure_is_svg_or_png(run_folders, tmp_path):
     assert pixels(reliability_figure(series, tmp_path / "new" / "r.png")).shape[1] > 900
     text = reliability_figure(series, tmp_path / "r.svg").read_text()
     assert "<svg" in text
+
+
+def shown_texts(path):
+    """Return the texts of an SVG figure, which matplotlib notes beside their outlines."""
+    return re.findall("<!-- (.*?) -->", path.read_text())
+
+
+def test_mixed_set_figures_name_both_lambdas_of_every_image(gallery, tmp_path):
+    names = ["cat", "dog", "cow", "hen"]
+    texts = shown_texts(mixed_set_figure(gallery, names, tmp_path / "a.svg", (1,)))
+    assert [text for text in texts if text.startswith("gen.")] == [f"gen. {k / 4:.2f}" for k in range(5)]
+    assert [text for text in texts if text.startswith("anno.")] == [f"anno. {(k / 4) ** 2:.2f}" for k in range(5)]
+    assert [text for text in texts if text in (*names, "to")] == ["cow", "to", "cat"]  # from class j to class i
+    alone = shown_texts(mixed_set_figure(replace(gallery, lam=None), names, tmp_path / "b.svg", (1,)))
+    assert [text for text in alone if text.startswith(("gen.", "anno."))] == [f"gen. {k / 4:.2f}" for k in range(5)]
+
+
+def test_reliability_figures_have_a_name_over_each_diagram_and_one_name_of_the_upright_axis(run_folders, tmp_path):
+    series = [Series(row.name, tuple(run.before for run in row.runs)) for row in aggregate(run_folders)]
+    texts = shown_texts(reliability_figure(series, tmp_path / "r.svg"))
+    assert [text for text in texts if text in ("CE", "CSM", "accuracy", "confidence")] == [
+        "confidence",
+        "accuracy",
+        "CE",
+        "confidence",
+        "CSM",
+    ]
+
+
+def test_a_display_names_itself_and_draws_again_on_other_axes():
+    display = ReliabilityDisplay.from_predictions(PROBS, LABELS, bins=10, name="mine", ax=Figure().subplots())
+    assert repr(display) == "ReliabilityDisplay(mine: ECE 25.0 %)"
+    other = Figure().subplots()
+    display.plot(ax=other, colour="red")
+    assert display.ax_ is other
+    assert other.patches[0].get_facecolor()[:3] == (1, 0, 0)
+    assert other.patches[0].get_alpha() == 0.75
+
+
+def test_whiskers_are_the_wilson_intervals():
+    axes = reliability_diagram(PROBS, LABELS, bins=10, ax=Figure().subplots())
+    (segments,) = [collection.get_segments() for collection in axes.collections]
+    for segment, (right, num) in zip(segments, ((16, 20), (5, 10)), strict=True):
+        low, high = stats.binomtest(right, num).proportion_ci(0.95, method="wilson")
+        assert segment[:, 1].tolist() == pytest.approx([low, high], abs=1e-6)

@@ -53,6 +53,8 @@ def test_excludes_zero(change, clear):
 def test_values_are_shown_with_their_intervals():
     assert show_estimate(ECE, about(0.0152, 0.0021, 3)) == "1.52 ± 0.21"
     assert show_change(ACCURACY, about(-0.017, 0.004, 3)) == "−1.70 [−2.10, −1.30]"
+    assert show_change(ACCURACY, about(0.001, 0.004, 3)) == "+0.10 [−0.30, +0.50]"
+    assert show_change(ACCURACY, mean_interval([0.001])) == "+0.10"
 
 
 def test_rows_equal_plain_means_over_seeds(run_folders):

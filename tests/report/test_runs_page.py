@@ -16,7 +16,8 @@ from semmix import runs
 from semmix.calibration import TemperatureScaler
 from semmix.core.errors import SemmixError
 from semmix.report import Gallery, Predictions, ReportConfig, draw_evaluation, run_report, write_report
-from semmix.report.rows import aggregate, results_table
+from semmix.report.charts import verdict
+from semmix.report.rows import aggregate, percent, results_table
 from semmix.runs import Run
 
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -225,6 +226,10 @@ def test_the_evaluation_page(run_folders, tmp_path):
     assert "over-confident by" in page.texts["p"]
     assert "Fitted on the validation split." in page.texts["p"]
     assert page.source.count('class="card "') == 2
+    headline = page.source.split('<p class="headline">')[1].split("</p>")[0]
+    assert verdict(run.before.confidence.mean(), run.before.metrics["acc"]) in headline
+    assert f"Its ECE is {percent(run.before.metrics['ece'])}, interval " in headline
+    assert '<p class="meta">600 images</p>' in page.source
 
 
 def test_a_perfect_classifier_can_be_reported(tmp_path):

@@ -112,7 +112,7 @@ class Model:
             found = (find_images([str(each)]) if isinstance(each, (str, Path)) else [each] for each in given)
             predictions, bad = [], []
             for batch in self.read([each for some in found for each in some]):
-                bad += [f"{name} ({image})" for name, image in batch if isinstance(image, BadImageError)]
+                bad += [f"{str(name)[-40:]} ({bad.kind})" for name, bad in batch if isinstance(bad, BadImageError)]
                 good = [image for _, image in batch if isinstance(image, Tensor)]
                 predictions += self.predict(torch.stack(good), caution) if good and not bad else []
             require(not bad, "not every file can be read as an image", some_of(bad), "leave those out")
