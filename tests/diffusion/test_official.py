@@ -16,7 +16,7 @@ import torch
 
 from semmix.core.errors import SemmixError
 from semmix.diffusion import load_generator
-from semmix.diffusion.edm2 import Block, EDM2Config, EDM2Denoiser, mp_cat
+from semmix.diffusion.edm2 import EDM2Block, EDM2Config, EDM2Denoiser, mp_cat
 from semmix.diffusion.edm_networks import Step
 from semmix.diffusion.official import NETWORK_NAMES, convert_checkpoint, read_official
 from semmix.diffusion.pickles import BoundedFile, RefusedPickleError, read_pickle
@@ -336,7 +336,7 @@ def test_edm2_has_the_official_number_of_entries():
 def test_edm2_limits_activations(limit):
     torch.manual_seed(0)
     config = EDM2Config(resolution=4, channels=3, num_classes=5, clip_act=limit)
-    block = Block(Step("block0", 8, 8, 4), 16, config, decoder=True, attention=False)
+    block = EDM2Block(Step("block0", 8, 8, 4), 16, config, decoder=True, attention=False)
     with torch.no_grad():
         largest = block(torch.randn(2, 8, 4, 4), torch.randn(2, 16)).abs().max().item()
     assert largest == 0.5 if limit else largest > 0.5

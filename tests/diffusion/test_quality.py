@@ -7,20 +7,19 @@ import pytest
 import torch
 import tyro
 
+from semmix.cli.generator import GeneratorScoreCommand
 from semmix.core.artifact import begin_artifact
 from semmix.core.errors import SemmixError
 from semmix.data import load_dataset
 from semmix.diffusion import quality
 from semmix.diffusion.edm import EDMDenoiser, network_preset
 from semmix.diffusion.quality import (
-    GeneratorScore,
     feature_statistics,
     frechet_distance,
     kernel_distance,
     measure_copying,
     nearest_neighbours,
     recognition_rate,
-    score_command,
     score_generator,
 )
 from semmix.diffusion.sampling import MixConfig, sample_classes
@@ -385,7 +384,7 @@ def test_the_command_takes_runs_of_such_images_alone(data, run, tmp_path, num_cl
         arguments = f"no-such-{name} digits {used} --few --train-size 200".split()
         # what fits gets as far as the generator, which is not there
         with pytest.raises(SemmixError, match=complaint or f"no-such-{name}"):
-            score_command(tyro.cli(GeneratorScore, args=arguments))
+            tyro.cli(GeneratorScoreCommand, args=arguments).run()
 
 
 def test_few_images_have_a_spread_that_means_something(data, run):
@@ -406,7 +405,7 @@ def test_the_command_prints_and_writes(data, run, tmp_path, capsys):
         f"--few --num-steps 2 --batch-size 50 --out {tmp_path / 'score.json'} --train-size 200 "
         "--reference val --seed 3"
     ).split()
-    score_command(tyro.cli(GeneratorScore, args=arguments))
+    tyro.cli(GeneratorScoreCommand, args=arguments).run()
     printed = capsys.readouterr().out
     assert "Fréchet distance" in printed
     assert "50 samples of tiny" in printed

@@ -67,7 +67,7 @@ def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
         report.ignored += _shown(report, loose)
     part_of = {folder: part for part, base in parts for folder in _subfolders(report, base)}
     filled: set[Path] = set()
-    for folder, path in walk(report, part_of, not_again=[report.folder, *bases]):
+    for folder, path in walk_files(report, part_of, not_again=[report.folder, *bases]):
         name = printable(path.relative_to(report.folder))
         if path.suffix.lower() in SUFFIXES:
             filled.add(folder)
@@ -79,7 +79,9 @@ def _found_in_folder(report: FolderReport) -> Iterator[ImageFile]:
     report.ignored += [name for name in empty if name not in named]
 
 
-def walk(report: FolderReport, folders: Iterable[Path], not_again: Iterable[Path] = ()) -> Iterator[tuple[Path, Path]]:
+def walk_files(
+    report: FolderReport, folders: Iterable[Path], not_again: Iterable[Path] = ()
+) -> Iterator[tuple[Path, Path]]:
     """Yield each file under some folders, with the one of them it was found in; hidden names are left out.
 
     Links to folders wait until all folders are walked: one that leads to another, or into one, would take

@@ -15,7 +15,7 @@ from torch import Tensor
 from semmix.core.errors import SemmixError, require
 from semmix.data.decoding import SUFFIXES, decode_pixels, picture_pixels, read_pixels
 from semmix.data.folder_report import FolderReport
-from semmix.data.listing import walk
+from semmix.data.listing import walk_files
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into grey
 
@@ -70,7 +70,7 @@ def fit_channels(pixels: np.ndarray, channels: int) -> Tensor:
 def _expand(name: str) -> Iterator[Path]:
     path = Path(name)
     if path.is_dir():
-        files = (file for _, file in walk(FolderReport(path), [path]))
+        files = (file for _, file in walk_files(FolderReport(path), [path]))
         yield from (file for file in files if file.suffix.lower() in SUFFIXES)
     elif path.exists() or not glob.has_magic(name):
         yield path

@@ -96,12 +96,12 @@ class Fourier(nn.Module):
         return (torch.outer(noise, self.freqs) + self.phases).cos() * math.sqrt(2)
 
 
-def conv(cin: int, cout: int, kernel: int) -> nn.Conv2d:
+def plain_conv(cin: int, cout: int, kernel: int) -> nn.Conv2d:
     """Return a convolution without bias that keeps the size."""
     return nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=False)
 
 
-class Block(nn.Module):
+class EDM2Block(nn.Module):
     """EDM2's encoder or decoder block, figure 21."""
 
     mode: Resample
@@ -112,12 +112,12 @@ class Block(nn.Module):
         self.config, self.decoder, self.mode = config, decoder, step.resample
         self.num_heads = cout // config.channels_per_head if attention else 0
         self.emb_gain = nn.Parameter(torch.zeros([]))
-        self.conv_res0 = conv(cin if decoder else cout, cout, 3)
+        self.conv_res0 = plain_conv(cin if decoder else cout, cout, 3)
         self.emb_linear = nn.Linear(emb, cout, bias=False)
-        self.conv_res1 = conv(cout, cout, 3)
-        self.conv_skip = conv(cin, cout, 1) if cin != cout else None
-        self.attn_qkv = conv(cout, 3 * cout, 1) if self.num_heads else None
-        self.attn_proj = conv(cout, cout, 1) if self.num_heads else None
+        self.conv_res1 = plain_conv(cout, cout, 3)
+        self.conv_skip = plain_conv(cin, cout, 1) if cin != cout else None
+        self.attn_qkv = plain_conv(cout, 3 * cout, 1) if self.num_heads else None
+        self.attn_proj = plain_conv(cout, cout, 1) if self.num_heads else None
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:
         x = resample_box(x, self.mode)
@@ -162,13 +162,13 @@ class EDM2UNet(nn.Module):
         encoder, decoder = unet_steps(*given, first=width)
         self.enc = nn.ModuleDict({step.name: self._entry(step, emb, decoder=False) for step in encoder})
         self.dec = nn.ModuleDict({step.name: self._entry(step, emb, decoder=True) for step in decoder})
-        self.out_conv = conv(width, config.channels, 3)
+        self.out_conv = plain_conv(width, config.channels, 3)
 
     def _entry(self, step: Step, emb: int, decoder: bool) -> nn.Module:
         if step.kind == "conv":  # one more channel, of ones, stands for the bias
-            return conv(self.config.channels + 1, step.cout, 3)
+            return plain_conv(self.config.channels + 1, step.cout, 3)
         inner = step.kind.startswith("block") and step.size in self.config.attn_resolutions
-        return Block(step, emb, self.config, decoder, attention=inner or step.kind == "in0")
+        return EDM2Block(step, emb, self.config, decoder, attention=inner or step.kind == "in0")
 
     def forward(self, x: Tensor, noise: Tensor, class_weights: Tensor) -> Tensor:
         emb = self.emb_noise(self.emb_fourier(noise))

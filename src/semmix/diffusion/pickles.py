@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"}
 LITERALS |= {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
-CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
+MADE = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
+MADE |= {"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False}
 MAX_LINE = 1024
 MAX_INSTRUCTIONS = 2_000_000
 """Networks need some thousands; each may build a small object, many times its own size."""
@@ -100,10 +100,8 @@ class _Machine:
         match opcode:
             case _ if opcode in LITERALS:
                 stack.append(argument)
-            case _ if opcode in CONSTANTS:
-                stack.append(CONSTANTS[opcode])
-            case _ if opcode in EMPTY:
-                stack.append(EMPTY[opcode]())
+            case _ if opcode in MADE:
+                stack.append(MADE[opcode]())
             case "PROTO" | "FRAME":
                 pass
             case "MEMOIZE" | "BINPUT" | "LONG_BINPUT":

@@ -12,27 +12,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tyro.conf import OmitArgPrefixes, Positional
 
-from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError, require
-from semmix.core.files import write_json
-from semmix.core.progress import say
 from semmix.data import Dataset
-from semmix.data.config import DatasetConfig
-from semmix.diffusion import Generator, load_generator
+from semmix.diffusion import Generator
 from semmix.diffusion.sampling import MixConfig, sample_classes
 from semmix.networks import Classifier
-from semmix.networks.encoders import Encoder, load_encoder
+from semmix.networks.encoders import Encoder
 from semmix.networks.encoders.features import embed_all, embed_split
 from semmix.networks.predicting import predict_logits
-from semmix.networks.saved import check_takes, load_classifier
 
 MIN_SAMPLES = 2048  # a covariance of Inception's 2,048 features has full rank from here on
 SUBSETS, SUBSET_SIZE = 100, 1000  # of the kernel distance, as published
@@ -243,22 +237,18 @@ def score_generator(
     """
     split = data.splits[reference]
     _check_match(generator, data, classifier)
-    enough, fix = min(num_samples, len(split)), f"use {MIN_SAMPLES} or more samples and reference images, or say --few"
-    require(enough >= MIN_SAMPLES or few, "too few images for a distance that compares", enough, fix)
+    num, fix = min(num_samples, len(split)), f"use {MIN_SAMPLES} or more samples and reference images, or say --few"
+    require(num >= MIN_SAMPLES or few, "too few images for a distance that compares", num, fix)
     # Real images first: what cannot read them fails before the samples, which may take hours.
     train, val = (embed_split(encoder, x, "features") for x in (data.train, data.val))
     other = train if reference == "train" else embed_split(encoder, split, "features")
-    recognised = recognised_real = None
-    if classifier is not None:
-        recognised_real = recognition_rate(classifier, data.val.images, data.val.labels)
+    recognised = partial(recognition_rate, classifier) if classifier is not None else lambda *_: None
+    recognised_real = recognised(data.val.images, data.val.labels)
     per_class = math.ceil(num_samples / generator.num_classes)
     images = sample_classes(generator, per_class, sampler, seed).flatten(0, 1)
     labels = torch.arange(generator.num_classes).repeat_interleave(per_class)
-    if classifier is not None:
-        recognised = recognition_rate(classifier, images, labels)
     features = embed_all(encoder, images, "features of samples")
-    # subsets of more than half of the features would be much alike
-    subset_size = max(2, min(SUBSET_SIZE, min(len(features), len(other)) // 2))
+    subset_size = max(2, min(SUBSET_SIZE, min(len(features), len(other)) // 2))  # larger ones would be much alike
     one, two = (feature_statistics(x.split(CHUNK)) for x in (features, other))
     kernel, kernel_std = kernel_distance(features, other, subset_size=subset_size)
     pixels = (x.flatten(1).float() / 255 for x in (images, data.val.images, data.train.images))
@@ -278,65 +268,9 @@ def score_generator(
         kernel_std=kernel_std,
         feature_copying=measure_copying(features, val, train),
         pixel_copying=measure_copying(*pixels),
-        recognised=recognised,
+        recognised=recognised(images, labels),
         recognised_real=recognised_real,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratorScore:
-    """Measure how good a generator's class samples are."""
-
-    generator: Positional[str]
-    """Folder of a generator, or zoo:NAME."""
-    data: OmitArgPrefixes[DatasetConfig]
-    """The images it learned from, split as it was trained."""
-    extractor: str
-    """Encoder of the features as kind:what, such as classifier:runs/ce-0."""
-    classifier: Path | None = None
-    """Run of a classifier trained on real images: how often does it recognise the samples?"""
-    samples: int = 50_000
-    """Samples to draw, rounded up to equally many of each class."""
-    reference: Literal["train", "val", "test"] = "train"
-    """Split to compare with."""
-    few: bool = False
-    """Allow fewer than 2,048 images; such distances say little and compare with nothing."""
-    seed: int = 0
-    """Seed of the samples' noise."""
-    sampler: OmitArgPrefixes[MixConfig] = field(default_factory=MixConfig)
-    """The solver."""
-    out: Path | None = None
-    """Also write the numbers to this JSON file."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-
-
-def score_command(command: GeneratorScore) -> None:
-    """Draw samples, measure them, print the numbers."""
-    device = pick_device(command.device)
-    data = command.data.load()
-    # runs trained on other images, of which networks may make wrong numbers in silence, are refused
-    kind, _, run = command.extractor.partition(":")
-    if kind == "classifier":
-        check_takes(run, data.image_shape)
-    if command.classifier:
-        check_takes(command.classifier, data.image_shape, data.num_classes)
-    classifier = load_classifier(command.classifier)[0].to(device) if command.classifier else None
-    score = score_generator(
-        load_generator(command.generator, command.device),
-        data,
-        load_encoder(command.extractor, device),
-        num_samples=command.samples,
-        sampler=command.sampler,
-        reference=command.reference,
-        classifier=classifier,
-        seed=command.seed,
-        few=command.few,
-    )
-    for line in score.lines():
-        say(line)
-    if command.out:
-        write_json(command.out, asdict(score))
 
 
 def _spread(rows: Tensor, num: int) -> Tensor:
