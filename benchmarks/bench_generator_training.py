@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from semmix.core.device import describe_environment, pick_device, to_device
 from semmix.core.seeds import fold_seed
 from semmix.diffusion.edm import PRESETS, EDMConfig, EDMDenoiser, network_preset
-from semmix.training.ema import PowerEMA
-from semmix.training.generator import GeneratorConfig, gradient_step
+from semmix.training.generator import GeneratorConfig, PowerEMA, gradient_step
 
 # Networks of about the same cost as the compact preset, to find what the hardware likes.
 CANDIDATES = {

@@ -27,7 +27,6 @@ from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
 from semmix.training import engine
 from semmix.training.batches import crop_and_flip
-from semmix.training.checkpoint import load_checkpoint
 from semmix.training.classifier import TrainConfig, build_network, make_batch, train, under_confidence_warning
 
 SMALL = TrainConfig(method="ce", classifier="small", epochs=3, batch_size=20, lr=0.05, pad=1, flip=False)
@@ -330,7 +329,7 @@ def test_ctrl_c_within_a_step_loses_nothing(tmp_path, toy_data, toy_source, monk
         with pytest.raises(KeyboardInterrupt):
             train_rarely_saving(toy_data, config, out, toy_source)
         monkeypatch.undo()
-        assert load_checkpoint(out / "checkpoint.safetensors")[1] == {"step": stop_at}
+        assert engine.load_checkpoint(out / "checkpoint.safetensors")[1] == {"step": stop_at}
     train_rarely_saving(toy_data, config, out, toy_source)
     assert same_weights(whole, out)
     for file in ("stats.jsonl", "metrics.json"):

@@ -28,9 +28,8 @@ from semmix.diffusion import load_generator
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser
 from semmix.training import engine
 from semmix.training import generator as loop
-from semmix.training.checkpoint import load_checkpoint
-from semmix.training.ema import PowerEMA, gamma_of_length
-from semmix.training.generator import GeneratorConfig, train_generator
+from semmix.training.engine import load_checkpoint
+from semmix.training.generator import GeneratorConfig, PowerEMA, evened_out, gamma_of_length, train_generator
 
 NETWORK = EDMConfig(
     resolution=4, channels=1, num_classes=2, model_channels=8, channel_mult=(1, 1), num_blocks=1, attn_resolutions=(2,)
@@ -417,6 +416,26 @@ def test_loss_matches_plain_loops():
             total += (0.5 * (c + s * e) + 0.1 - c) ** 2
         weight = (s**2 + 0.25) / (s * 0.5) ** 2
         assert float(ours[n]) == pytest.approx(weight * total / 4, rel=1e-5)
+
+
+def test_rare_classes_are_shown_more_often_by_the_root_of_how_rare_they_are():
+    labels = torch.tensor([0] * 36 + [1] * 4 + [2] * 9)
+    images = torch.arange(49, dtype=torch.uint8).view(49, 1, 1, 1)
+    even = evened_out(Split(images, labels), num_classes=4)
+    assert torch.bincount(even.labels).tolist() == [36, 4 * 3, 9 * 2]
+    assert torch.bincount(even.images.flatten()).tolist() == [1] * 36 + [3] * 4 + [2] * 9
+    assert torch.equal(labels[even.images.flatten().long()], even.labels)
+
+
+def test_evened_out_images_are_other_inputs_but_the_same_split(tmp_path):
+    few = torch.tensor([0] * 36 + [1] * 4)
+    data = dataset(labels=few)
+    config = replace(CONFIG, num_images=16, num_grids=1)
+    folders = [train(tmp_path / str(even), replace(config, even_out=even), data=data) for even in (False, True)]
+    manifests = [json.loads((folder / "generator.json").read_text()) for folder in folders]
+    assert {manifest["trained_on"] for manifest in manifests} == {data.train.digest}
+    assert manifests[0]["inputs"].pop("images") != manifests[1]["inputs"].pop("images")
+    assert manifests[0]["inputs"] == manifests[1]["inputs"]
 
 
 def test_noise_levels_follow_the_settings():

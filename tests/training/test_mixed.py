@@ -8,9 +8,10 @@ import torch
 
 from semmix import MixPlan, MixSets, SemmixError
 from semmix.annotation import annotate
-from semmix.data import Split
+from semmix.data import Dataset, Split
 from semmix.mixing.plan import all_pairs
-from semmix.training.mixed import check_no_leak, load_mixed
+from semmix.training.classifier import TrainConfig, train
+from semmix.training.mixed import load_mixed
 
 
 class PixelEncoder:
@@ -69,15 +70,31 @@ def test_other_files_are_no_diagnosis(notes, tmp_path, content):
         load_mixed(notes.store.folder, notes.artifact.folder, exclude=path)
 
 
-def test_other_images_are_refused(notes):
-    source = load_mixed(notes.store.folder, notes.artifact.folder)
-    source.check_fits((1, 2, 2), 3)
+def dataset(real, train=None, val=None) -> Dataset:
+    """The data set of the annotation, or one with other splits."""
+    return Dataset("real", ("a", "b", "c"), train or real[0], val or real[1], real[1])
+
+
+def test_other_images_are_refused(notes, real):
+    source, data = load_mixed(notes.store.folder, notes.artifact.folder), dataset(real)
+    large = Split(torch.zeros(3, 1, 4, 4, dtype=torch.uint8), torch.arange(3))
+    other = Dataset("other", ("a", "b", "c"), large, large, large)
+    source.check(data, allow_leak=True)
     with pytest.raises(SemmixError, match=r"sets \(1, 2, 2\).*images \(1, 4, 4\)") as caught:
-        source.check_fits((1, 4, 4), 3)
+        source.check(other)
     assert "--size 2" in caught.value.fix
     with pytest.raises(SemmixError, match=r"in 3 classes.*in 2 classes") as caught:
-        source.check_fits((1, 4, 4), 2)
+        source.check(replace(other, class_names=("a", "b")))
     assert "--size" not in caught.value.fix  # alone it would not help
+
+
+def test_an_annotation_is_all_that_training_needs(notes, real, tmp_path):
+    """Images of 2 x 2 are too small for a network, but are refused after the sets."""
+    config = TrainConfig(classifier="small", epochs=1)
+    with pytest.raises(SemmixError, match="the generator learned from split split"):
+        train(dataset(real), config, tmp_path / "run", notes)
+    with pytest.raises(SemmixError, match="images are too small"):
+        train(dataset(real), replace(config, allow_leak=True), tmp_path / "run", notes)
 
 
 def test_labels_that_need_an_annotation_say_so(notes):
@@ -96,18 +113,20 @@ def test_other_images_behind_any_part_are_a_leak(notes, real, tmp_path):
         replace(load_mixed(notes.store.folder, folder), trained_on=train)
         for folder in (notes.artifact.folder, learned.artifact.folder)
     )
-    check_no_leak(plain, train, val)
-    check_no_leak(replace(taught, encoder_trained_on=train), train, val)
-    for source, splits, words in (
-        (replace(plain, trained_on=None), (train, val), "the generator learned from split None"),
-        (plain, ("other", val), f"prototypes come from split {train}, the training split is other"),
-        (plain, (train, "other"), f"scale comes from split {val}, the validation split is other"),
-        (taught, (train, val), "encoder learned from split tests, the training split is"),
+    data, other = dataset(real), real[0].select(torch.arange(9).flip(0))
+    plain.check(data)
+    replace(taught, encoder_trained_on=train).check(data)
+    for source, given, words in (
+        (replace(plain, trained_on=None), data, "the generator learned from split None"),
+        (plain, dataset(real, train=other), f"come from split {train}, the training split is {other.digest}"),
+        (plain, dataset(real, val=other), f"scale comes from split {val}, the validation split is {other.digest}"),
+        (taught, data, "encoder learned from split tests, the training split is"),
     ):
-        assert source.leaks(*splits)
+        assert source.leaks(given.train.digest, given.val.digest)
         with pytest.raises(SemmixError, match=words) as caught:
-            check_no_leak(source, *splits)
+            source.check(given)
         assert "--allow-leak" in caught.value.fix
+        source.check(given, allow_leak=True)
 
 
 @pytest.mark.parametrize(

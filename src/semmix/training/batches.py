@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semmix.core.errors import SemmixError, some_of
+from semmix.core.errors import require, some_of
 from semmix.core.seeds import fold_seed
 from semmix.networks.predicting import Images
 from semmix.training.distributed import gather_rows
@@ -110,11 +110,10 @@ class MixedImages:
         """Refuse to train on classes that no set contains, of those that were not excluded."""
         counts = self.first_of_class.diff().cpu()
         bare = [class_names[c] for c in labels.unique().tolist() if counts[c] == 0]
-        if bare:
-            fix = "make sets for all pairs (semmix mix), or leave these classes out"
-            if num_excluded:
-                fix = f"--exclude left out {num_excluded} sets: make more, or train without it"
-            raise SemmixError("no mixed set contains these classes", some_of(bare), fix)
+        fix = "make sets for all pairs (semmix mix), or leave these classes out"
+        if num_excluded:
+            fix = f"--exclude left out {num_excluded} sets: make more, or train without it"
+        require(not bare, "no mixed set contains these classes", some_of(bare), fix)
 
     def draw(self, labels: Tensor, num_mixed: int) -> tuple[Tensor, Tensor]:
         """Return `num_mixed` members of a random set that contains each image's class.

@@ -27,7 +27,7 @@ from semmix.core.checks import (
     check_two_classes,
 )
 from semmix.core.device import describe_environment, pick_device, to_device
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.core.files import digest_tensors, write_json, write_tensors
 from semmix.core.progress import say
 from semmix.core.runtime import Runtime
@@ -50,7 +50,7 @@ from semmix.training.distributed import (
 )
 from semmix.training.engine import claim, unchanged
 from semmix.training.graphs import CapturedStep, compiled
-from semmix.training.mixed import MixedSource, check_no_leak, load_mixed
+from semmix.training.mixed import MixedSource, load_mixed
 
 SCHEDULES = ("multistep", "cosine")
 
@@ -100,9 +100,9 @@ class TrainConfig:
     """Accept mixed sets whose generator, encoder or annotation saw other images than the training split."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 2:
-            seen = f"epochs={self.epochs}, batch_size={self.batch_size}"
-            raise SemmixError("nothing to train", seen, "use at least 1 epoch and batches of 2")
+        seen = f"epochs={self.epochs}, batch_size={self.batch_size}"
+        fix = "use at least 1 epoch and batches of 2"
+        require(self.epochs >= 1 and self.batch_size >= 2, "nothing to train", seen, fix)
         check_positive(lr=self.lr)
         if self.clip_norm is not None:
             check_positive(clip_norm=self.clip_norm)
@@ -112,11 +112,10 @@ class TrainConfig:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         if self.select not in ("last", "best"):
             raise unknown_name("choice of weights", self.select, ("last", "best"))
-        if not self.init and (self.init_mean or self.init_std):
-            seen = f"init_mean={self.init_mean}, init_std={self.init_std}"
-            raise SemmixError("these belong to a network of yours", seen, "name it with --init")
-        if not all(value > 0 for value in self.init_std):
-            raise SemmixError("a standard deviation is positive", self.init_std, "use 1 for none")
+        seen, named = f"init_mean={self.init_mean}, init_std={self.init_std}", self.init_mean or self.init_std
+        require(self.init or not named, "these belong to a network of yours", seen, "name it with --init")
+        positive = all(value > 0 for value in self.init_std)
+        require(positive, "a standard deviation is positive", self.init_std, "use 1 for none")
 
 
 def train(
@@ -166,7 +165,12 @@ def train(
     # All that wrong settings can break comes before the folder is claimed for them.
     method = new_method(config.method, data.num_classes, **config.options)
     mixed = load_mixed(mixed.store, mixed) if isinstance(mixed, Annotation) else mixed
-    mixed = _checked(mixed, data, config) if method.num_mixed else None
+    if method.num_mixed:
+        fix = "make mixed sets (semmix mix), annotate them, and pass both folders"
+        require(mixed, f"method {config.method} learns from mixed sets", "none given", fix)
+    mixed = mixed if method.num_mixed else None
+    if mixed:
+        mixed.check(data, config.allow_leak)
     network, network_name = first_network(config, data)
     with claim(out, MANIFEST, "run", _inputs(data, config, network, mixed), runtime, rank, world_size) as engine:
         if engine is None:
@@ -255,18 +259,6 @@ def train(
             leak = bool(mixed and mixed.leaks(data.train.digest, data.val.digest))
             engine.artifact.finish(leak=leak, class_names=list(data.class_names))
     return Run.open(out)
-
-
-def _checked(mixed: MixedSource | None, data: Dataset, config: TrainConfig) -> MixedSource:
-    """Return the mixed sets; refuse to train without them, or with sets that do not fit the data."""
-    if mixed is None:
-        fix = "make mixed sets (semmix mix), annotate them, and pass both folders"
-        raise SemmixError(f"method {config.method} learns from mixed sets", "none given", fix)
-    mixed.check_fits(data.image_shape, data.num_classes)
-    if not config.allow_leak:
-        check_no_leak(mixed, data.train.digest, data.val.digest)
-    mixed.images.check_classes(data.train.labels, data.class_names, mixed.num_excluded)
-    return mixed
 
 
 def _inputs(data: Dataset, config: TrainConfig, network: Classifier, mixed: MixedSource | None) -> dict[str, Any]:

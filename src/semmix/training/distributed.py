@@ -11,7 +11,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from semmix.core.device import rank_and_world
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.seeds import fold_seed
 from semmix.methods import Forward
 
@@ -19,9 +19,8 @@ from semmix.methods import Forward
 def join_processes(device: torch.device, batch_size: int) -> tuple[int, int]:
     """Return this process's rank and their number, connected to the others."""
     rank, world_size = rank_and_world()
-    if batch_size % world_size:
-        fix = f"use a multiple of {world_size}"
-        raise SemmixError("the batch cannot be shared equally", batch_size, fix)
+    fix = f"use a multiple of {world_size}"
+    require(batch_size % world_size == 0, "the batch cannot be shared equally", batch_size, fix)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if world_size > 1 and not dist.is_initialized():

@@ -10,23 +10,26 @@ import json
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semmix.core.artifact import Artifact, begin_artifact, working_alone
 from semmix.core.device import rank_and_world
-from semmix.core.errors import SemmixError
-from semmix.core.files import write_bytes
+from semmix.core.errors import explaining, require
+from semmix.core.files import write_bytes, write_tensors
 from semmix.core.progress import progress
 from semmix.core.runtime import Runtime
-from semmix.training.checkpoint import Groups, load_checkpoint, load_optimizer, optimizer_tensors, save_checkpoint
 from semmix.training.distributed import wait_for_all
 
+Groups = Mapping[str, dict[str, Tensor]]
+"""Tensors by group (network, optimizer, ...) and name."""
 CHECKPOINT = "checkpoint.safetensors"
 STATS = "stats.jsonl"
 
@@ -112,12 +115,50 @@ class Engine:
 
     def finite(self, values: Tensor) -> Tensor:
         """Return the values; refuse any that are not finite, before metrics or files come of them."""
-        finite = values.isfinite()
-        if not bool(finite.all()):
-            seen = values[~finite].flatten()[0].item()
-            fix = f"lower --lr, and choose another folder than {self.folder}"
-            raise SemmixError("training diverged: loss, logits or weights are not finite", seen, fix)
+        bad = values[~values.isfinite()].flatten()[:1].tolist()
+        fix = f"lower --lr, and choose another folder than {self.folder}"
+        require(not bad, "training diverged: loss, logits or weights are not finite", bad and bad[0], fix)
         return values
+
+
+def save_checkpoint(path: Path, groups: Groups, header: Any) -> None:
+    """Write named groups of tensors (network, optimizer, ...) and a JSON header, atomically."""
+    flat = {f"{group}/{name}": t for group, tensors in groups.items() for name, t in tensors.items()}
+    write_tensors(path, flat, header)
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], Any]:
+    """Return the groups of tensors and the header that `save_checkpoint` wrote.
+
+    Any group that is not there is empty: an empty one (SGD without momentum) leaves no trace in the file.
+    """
+    groups: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    fix = "delete it and run the same command again; training starts over"
+    damaged = (OSError, SafetensorError, ValueError, KeyError, TypeError)
+    with explaining(f"cannot read checkpoint {path}", fix, *damaged), safe_open(path, framework="pt") as file:
+        for key in file.keys():  # noqa: SIM118  (a safetensors file is not a dict)
+            group, name = key.split("/", 1)
+            groups[group][name] = file.get_tensor(key)
+        return groups, json.loads(file.metadata()["semmix"])
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimizer's memory (momentum and the like) by parameter number and name."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": t for i, slot in state.items() for name, t in slot.items() if t is not None}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back the memory that `optimizer_tensors` returned."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for parameter, slot in optimizer.state.items():
+        for name, tensor in slot.items():
+            if tensor.shape == parameter.shape:  # fused kernels want both laid out alike
+                slot[name] = torch.empty_like(parameter).copy_(tensor)
 
 
 @torch.no_grad()

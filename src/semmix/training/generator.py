@@ -5,7 +5,8 @@
     generator/stats.jsonl           the loss curve
     generator/samples-*.png         samples on the way and at the end, one row per class
 
-References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1 and appendix F.
+References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1 and appendix F; Karras et al. 2024,
+https://arxiv.org/abs/2312.02696 (EDM2), section 3.1, for the averages.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -24,7 +26,7 @@ from tyro.conf import arg
 
 from semmix.core.checks import check_positive, check_share, check_two_classes
 from semmix.core.device import pick_device, to_device
-from semmix.core.errors import SemmixError
+from semmix.core.errors import explaining, require
 from semmix.core.files import digest_tensors, read_json, write_json
 from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
@@ -35,7 +37,6 @@ from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
 from semmix.diffusion.sampling import MixConfig, sample_classes, write_grid
 from semmix.diffusion.stored import MANIFEST, NetworkGenerator, load_stored, save_generator
 from semmix.training.distributed import average_over_processes, from_first, gradients_of, join_processes, own_draws
-from semmix.training.ema import PowerEMA
 from semmix.training.engine import claim, unchanged
 from semmix.training.graphs import CapturedStep
 
@@ -95,21 +96,18 @@ class GeneratorConfig:
     """How the chosen average is stored."""
 
     def __post_init__(self) -> None:
-        has_minutes = self.minutes is None or 0 < self.minutes < math.inf
-        if self.num_images < 1 or not has_minutes:
-            seen = f"num_images={self.num_images}, minutes={self.minutes}"
-            raise SemmixError("a run needs a length", seen, "give positive images or minutes")
+        seen = f"num_images={self.num_images}, minutes={self.minutes}"
+        has_length = self.num_images >= 1 and (self.minutes is None or 0 < self.minutes < math.inf)
+        require(has_length, "a run needs a length", seen, "give positive images or minutes")
         check_positive(batch_size=self.batch_size, lr=self.lr, noise_std=self.noise_std)
-        if not math.isfinite(self.noise_mean):
-            fix = f"{NOISE_MEAN} is the usual choice"
-            raise SemmixError("noise_mean must be a finite number", self.noise_mean, fix)
+        fix = f"{NOISE_MEAN} is the usual choice"
+        require(math.isfinite(self.noise_mean), "noise_mean must be a finite number", self.noise_mean, fix)
         check_share(label_dropout=self.label_dropout, beta_1=self.betas[0], beta_2=self.betas[1])
-        if not (min(self.warmup, self.decay) >= 0 and self.warmup + self.decay <= 1):
-            seen = f"warmup={self.warmup}, decay={self.decay}"
-            raise SemmixError("warm-up and decay are parts of the run", seen, "at most 1 together")
-        if not self.ema_lengths or not all(0 < length <= 0.25 for length in self.ema_lengths):
-            fix = "give parts of the run between 0 and 0.25"
-            raise SemmixError("unusable EMA lengths", self.ema_lengths, fix)
+        fits, seen = self.warmup + self.decay <= 1, f"warmup={self.warmup}, decay={self.decay}"
+        are_parts = min(self.warmup, self.decay) >= 0 and fits
+        require(are_parts, "warm-up and decay are parts of the run", seen, "at most 1 together")
+        usable = self.ema_lengths and all(0 < length <= 0.25 for length in self.ema_lengths)
+        require(usable, "unusable EMA lengths", self.ema_lengths, "give parts of the run between 0 and 0.25")
 
 
 def train_generator(
@@ -207,12 +205,10 @@ def train_generator(
                 engine.record(row, f"loss {row['loss']:.4f}")
                 loss_sum.zero_()
                 bad_windows = 0 if math.isfinite(row["loss"]) else bad_windows + 1
-                if bad_windows == MAX_BAD_WINDOWS:
-                    fix = (
-                        "lower --lr or lengthen --warmup (of semmix fit: --generator.lr, --generator.warmup), and "
-                        f"choose another folder than {out}"
-                    )
-                    raise SemmixError("training diverged: the generator's loss is not finite", row["loss"], fix)
+                ways = "lower --lr or lengthen --warmup (of semmix fit: --generator.lr, --generator.warmup)"
+                fix = f"{ways}, and choose another folder than {out}"
+                what = "training diverged: the generator's loss is not finite"
+                require(bad_windows < MAX_BAD_WINDOWS, what, row["loss"], fix)
             if done in grid_steps and rank == 0:
                 _write_samples(out / f"samples-{100 * done // num_steps:03d}.png", with_average(network, emas[0]), data)
 
@@ -332,6 +328,37 @@ def held_out_losses(
     return means
 
 
+def gamma_of_length(length: float) -> float:
+    """Return gamma such that the profile's standard deviation is `length` of the run.
+
+    Solves length^2 = (gamma + 1) / ((gamma + 2)^2 (gamma + 3)).
+
+    >>> round(gamma_of_length(0.1), 2)
+    6.94
+    """
+    t = length**-2
+    return float(np.roots([1, 7, 16 - t, 12 - t]).real.max())
+
+
+class PowerEMA:
+    """An average of a network's weights over the last part of training.
+
+    The weight of step t is proportional to t^gamma (EDM2's power-function profile): an average's length is a fraction
+    of the run so far, so it needs no warm-up and fits runs of any length.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], length: float):
+        self.length, self.gamma = length, gamma_of_length(length)
+        self.weights = {name: weight.detach().clone() for name, weight in weights.items()}
+
+    @torch.no_grad()
+    def update(self, weights: dict[str, Tensor], step: int) -> None:
+        """Take in the weights after step number `step` (from 1); the first replaces the start."""
+        share = 1 - (1 - 1 / step) ** (self.gamma + 1)
+        averages, news = list(self.weights.values()), list(weights.values())
+        torch._foreach_lerp_(averages, news, share)  # pyright: ignore[reportPrivateImportUsage]
+
+
 def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
     """Return a copy of the network with averaged weights, ready for use."""
     averaged = copy.deepcopy(network).eval().requires_grad_(False)
@@ -352,9 +379,9 @@ def _network_config(config: GeneratorConfig, data: Dataset) -> EDMConfig:
         return network_preset(config.network, shape, num_classes)
     network = config.network
     wanted = (network.channels, network.resolution, network.resolution)
-    if wanted != shape or network.num_classes != num_classes:
-        seen = f"images {shape} of {num_classes} classes, network {wanted} of {network.num_classes}"
-        raise SemmixError("the network does not fit the data", seen, "change the network")
+    seen = f"images {shape} of {num_classes} classes, network {wanted} of {network.num_classes}"
+    fits = wanted == shape and network.num_classes == num_classes
+    require(fits, "the network does not fit the data", seen, "change the network")
     return network
 
 
@@ -405,12 +432,8 @@ def _wait_for_device(device: torch.device) -> None:
 @torch.no_grad()
 def _start_from(start: NetworkGenerator, network: EDMDenoiser, trained_on: str | None) -> None:
     """Give the network the weights of a generator that saw no other images."""
-    if start.trained_on != trained_on:
-        seen = f"{start.name} learned from split {start.trained_on}, this run from {trained_on}"
-        fix = "start from a generator of this very split, or from none"
-        raise SemmixError("the generator to start from saw other images", seen, fix)
-    try:
+    seen = f"{start.name} learned from split {start.trained_on}, this run from {trained_on}"
+    fix = "start from a generator of this very split, or from none"
+    require(start.trained_on == trained_on, "the generator to start from saw other images", seen, fix)
+    with explaining(f"{start.name} has another network", "choose the network it was trained with", RuntimeError):
         network.load_state_dict(start.network.state_dict())
-    except RuntimeError as error:
-        fix = "choose the network it was trained with"
-        raise SemmixError(f"{start.name} has another network", error, fix) from error

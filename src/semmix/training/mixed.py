@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from semmix.annotation import Annotation, check_fits
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.files import digest, read_json
+from semmix.data import Dataset
 from semmix.mixing.store import MixSets
 from semmix.training.batches import MixedImages
 
@@ -31,10 +32,18 @@ class MixedSource:
     encoder_trained_on: str | None = None
     """Digest of the split the encoder learned from; None for one from elsewhere."""
 
-    def check_fits(self, image_shape: tuple[int, ...], num_classes: int) -> None:
-        """Refuse to train on images of another shape or number of classes."""
-        own_shape, own_classes = self.images.images.shape[2:], self.images.soft_labels.shape[-1]
-        check_fits(tuple(own_shape), own_classes, image_shape, num_classes)
+    def check(self, data: Dataset, allow_leak: bool = False) -> None:
+        """Refuse sets of other shapes or classes, in which other images had a say, or that lack a class."""
+        own_shape, own_classes = tuple(self.images.images.shape[2:]), self.images.soft_labels.shape[-1]
+        check_fits(own_shape, own_classes, data.image_shape, data.num_classes)
+        leaks = self.leaks(data.train.digest, data.val.digest)
+        fix = (
+            "train the generator and the encoder on this split and annotate with this data set, or "
+            "accept the leak with --allow-leak; reports will say so"
+        )
+        what = "these mixed sets were not made from this data set's training split alone"
+        require(allow_leak or not leaks, what, "; ".join(leaks), fix)
+        self.images.check_classes(data.train.labels, data.class_names, self.num_excluded)
 
     def leaks(self, train_digest: str, val_digest: str) -> list[str]:
         """Return which parts of the sets other images than these splits had a say in, in words."""
@@ -61,53 +70,38 @@ def load_mixed(
     `exclude` names a diagnosis.json whose odd sets are left out.
     """
     store = mixsets if isinstance(mixsets, MixSets) else MixSets.open(mixsets)
-    notes = Annotation.open(annotation, store) if isinstance(annotation, (str, Path)) else annotation
-    if notes is None and labels != "requested":
-        fix = "run semmix annotate and pass its folder, or train with --labels requested"
-        raise SemmixError(f"labels {labels!r} need an annotation", annotation, fix)
-    soft_labels = store.soft_labels(store.lam_requested()) if notes is None else notes.soft_labels(labels, scale)
-    excluded = _odd_sets(exclude, notes) if exclude else []
+    annotation = Annotation.open(annotation, store) if isinstance(annotation, (str, Path)) else annotation
+    fix = "run semmix annotate and pass its folder, or train with --labels requested"
+    require(annotation or labels == "requested", f"labels {labels!r} need an annotation", annotation, fix)
+    soft_labels = annotation.soft_labels(labels, scale) if annotation else store.soft_labels(store.lam_requested())
+    excluded = _odd_sets(exclude, annotation) if exclude else []
     tensors = (store.read_all(), soft_labels, store.pairs())
     if excluded:  # else there is nothing to copy
         kept = torch.ones(store.num_sets, dtype=torch.bool)
         kept[excluded] = False
         tensors = tuple(tensor[kept] for tensor in tensors)
-    images = MixedImages.build(*tensors)
     inputs = {
         "mixsets": store.digest,
-        "annotation": notes.digest if notes else None,
+        "annotation": annotation.digest if annotation else None,
         "labels": labels,
-        "scale": notes.scale_for(labels, scale) if notes else None,
+        "scale": annotation.scale_for(labels, scale) if annotation else None,
+        **({"excluded": digest(excluded)} if excluded else {}),
     }
-    if excluded:
-        inputs["excluded"] = digest(excluded)
     return MixedSource(
-        images,
+        MixedImages.build(*tensors),
         store.generator["trained_on"],
         inputs,
         len(excluded),
-        notes.splits_for(labels, scale) if notes else None,
-        notes.encoder_trained_on if notes else None,
+        annotation.splits_for(labels, scale) if annotation else None,
+        annotation.encoder_trained_on if annotation else None,
     )
 
 
-def _odd_sets(diagnosis: str | Path, notes: Annotation | None) -> list[int]:
+def _odd_sets(diagnosis: str | Path, annotation: Annotation | None) -> list[int]:
     """Return the sets that a diagnosis of this annotation offers for exclusion."""
     content = read_json(Path(diagnosis))
     content = content if isinstance(content, dict) and "odd_sets" in content else {}
-    if notes is None or content.get("annotation") != notes.digest:
-        fix = "run semmix annotate --report for this annotation and name its diagnosis.json"
-        raise SemmixError("this diagnosis is not one of the annotation in use", diagnosis, fix)
+    fix = "run semmix annotate --report for this annotation and name its diagnosis.json"
+    belongs = annotation and content.get("annotation") == annotation.digest
+    require(belongs, "this diagnosis is not one of the annotation in use", diagnosis, fix)
     return content["odd_sets"]
-
-
-def check_no_leak(source: MixedSource, train_digest: str, val_digest: str) -> None:
-    """Refuse sets in which other images than the run's own training and validation had a say."""
-    leaks = source.leaks(train_digest, val_digest)
-    if leaks:
-        raise SemmixError(
-            "these mixed sets were not made from this data set's training split alone",
-            "; ".join(leaks),
-            "train the generator and the encoder on this split and annotate with this data set, or "
-            "accept the leak with --allow-leak; reports will say so",
-        )
