@@ -23,6 +23,7 @@ from semmix.evaluation.calibrate import CALIBRATORS, Fitted, fit_all, make_folds
 from semmix.evaluation.columns import (
     Column,
     Names,
+    Part,
     best_labels,
     choose_columns,
     read_csv,
@@ -32,7 +33,7 @@ from semmix.evaluation.columns import (
 from semmix.evaluation.human import agreement, check_human
 from semmix.evaluation.measure import measure_samples
 from semmix.evaluation.read import read_matrix, read_parts
-from semmix.evaluation.samples import Samples, compare_parts, look_closer
+from semmix.evaluation.samples import Samples, compare_parts, look_closer, make_samples
 from semmix.report.rows import percent
 
 
@@ -927,6 +928,7 @@ def test_few_samples(tmp_path):
     ("scores", "labels", "message"),
     [
         ([[np.nan, 1.0]], [0], "NaN"),
+        ([[np.nan, 1.0]], [5], "NaN"),
         ([[2.0, 1.0]], [5], "out of range"),
         ([[2.0, 1.0]] * 3, [0, 1, 2], "out of range: from 0 to 2"),
         ([[2.0, 1.0]] * 2, [-1, 1], "out of range: from -1 to 1"),
@@ -1405,6 +1407,91 @@ def test_many_samples_are_compressed_whenever_they_are_too_many(monkeypatch):
     logits, labels = predictions(num_samples=700)
     measure_samples(Samples(logits, labels, "logits", 0.0), Fitted(), 10, 0.95, 5, 0)
     assert asked == [10 * 4096] * 3
+
+
+def judged(rows, name="probs"):
+    """Samples and warnings of scores whose labels are all class 0."""
+    return make_samples(Part(np.array(rows), np.zeros(len(rows), int), name, ""), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "fine"), [([-9e-7, 1.0], True), ([-2e-6, 1.0], False), ([1.0099, 0.0], True), ([1.0101, 0.0], False)]
+)
+def test_how_far_rounding_may_take_a_probability(row, fine):
+    rows = [[0.5, 0.5]] * 3 + [row]
+    if fine:
+        probs = judged(rows)[0].probs(slice(0, 4))
+        assert probs.min() > 0
+        assert probs.max() <= 1
+    else:
+        with pytest.raises(SemmixError, match=r"outside \[0, 1\]: .* in row 3"):
+            judged(rows)
+
+
+@pytest.mark.parametrize(
+    ("excess", "warned", "kept"), [(4e-4, False, True), (9e-4, False, False), (1.1e-3, True, False)]
+)
+def test_sums_beside_one(excess, warned, kept):
+    samples, warnings = judged([[0.5 + excess, 0.5], [0.25, 0.75]])
+    assert any("do not sum to one" in warning for warning in warnings) == warned
+    probs = samples.probs(slice(0, 2))
+    assert (probs[0].sum() == pytest.approx(1 + excess, abs=1e-9)) == kept
+    assert probs[1].tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([[0.5, 0.519]], "probs"),
+        ([[0.5, 0.521]], "logits"),
+        ([[0.5, 0.5], [0.9, 0.9]], "probs"),
+        ([[0.5, 0.5], [0.9, 0.9], [0.8, 0.8]], "logits"),
+        ([[50.0, 50.0], [30.0, 70.0], [90.0, 90.0]], "probs"),
+    ],
+)
+def test_what_scores_are_is_decided_by_half_of_the_rows(rows, kind):
+    samples, warnings = judged(rows, "scores")
+    assert samples.kind == kind
+    in_percent = rows[0] == [50, 50]
+    assert samples.unit == (100 if in_percent else 1)
+    assert any("'scores' are percentages" in warning for warning in warnings) == in_percent
+
+
+def test_what_a_probability_of_zero_is_taken_for():
+    assert judged([[1.0, 0.0], [0.9, 0.1]])[0].zero == 1e-4 / 2
+    assert judged([[1.0, 0.0], [1 - 1e-6, 1e-6]])[0].zero == 1e-6
+    assert judged([[100.0, 0.0], [100 - 1e-4, 1e-4]])[0].zero == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize(("num_samples", "warned"), [(999, False), (1000, True)])
+def test_a_temperature_of_one_is_noticed_on_enough_rows(num_samples, warned):
+    logits, labels = predictions(num_samples)
+    scaled = logits / cal.TemperatureScaler().fit(logits, labels).temperature
+    told = look_closer(Samples(scaled, labels, "logits", 0.0))
+    assert any("exactly 1" in warning for warning in told) == warned
+
+
+def test_calibrators_are_fitted_on_some_rows_of_many(monkeypatch):
+    monkeypatch.setattr("semmix.evaluation.calibrate.FITTING_ROWS", 50)
+    monkeypatch.setattr("semmix.evaluation.samples.ROWS_PER_BLOCK", 100)
+    seen = []
+    fit = cal.TemperatureScaler.fit
+    monkeypatch.setattr(cal.TemperatureScaler, "fit", lambda self, *rows: (seen.append(rows), fit(self, *rows))[1])
+    logits, labels = predictions()
+    fit_all(("temperature",), Samples(logits, labels, "logits", 0.0), None, seed=0)
+    ((rows, targets),) = seen
+    places = [int(np.flatnonzero((logits == row).all(1))[0]) for row in rows]
+    assert len(set(places)) == 50
+    assert places == sorted(places)
+    assert targets.tolist() == labels[places].tolist()
+    assert places[0] < 60
+    assert places[-1] > 240
+
+
+def test_pictures_of_all_rows_are_not_called_a_part(tmp_path, monkeypatch):
+    monkeypatch.setattr("semmix.evaluation.outcome.PAGE_ROWS", 300)
+    page = evaluate_arrays(*predictions(), calibrators=(), resamples=20).write(tmp_path)
+    assert "random rows" not in page.read_text()
 
 
 # --- from Python ----------------------------------------------------------------------------------

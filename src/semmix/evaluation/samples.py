@@ -134,7 +134,8 @@ def make_samples(part: Part, kind: Kind | None, first: int = 0) -> tuple[Samples
     head = np.asarray(part.scores[:LOOKED_AT])
     if head.dtype.kind not in "fiub":
         raise SemmixError("scores must be numbers", head.dtype, "pass logits or probabilities")
-    check_finite(head := head.astype(np.float64), "scores")
+    head = head.astype(np.float64)
+    check_finite(head, "scores")
     if head.shape[1:] == (1,):
         head = head[:, 0]
     kind, unit, warnings = _judge_kind(head, kind, part.name)
