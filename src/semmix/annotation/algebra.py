@@ -141,7 +141,7 @@ def nearest_class(similarity: Tensor, prototypes: Tensor) -> Tensor:
 def positions_against(similarity: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
     """Return lambda_E of every class k (1) against class `of` (0), float64 [..., K].
 
-    Only E·P_k [..., K] is needed. The entry of class `of` itself means nothing.
+    Only E·P_k [..., K] is needed. The entry of class `of` itself has no meaning.
     """
     similarity, products = similarity.double(), prototypes @ prototypes.T
     own = similarity.gather(-1, of[..., None])
@@ -173,7 +173,7 @@ def add_third_class(labels: Tensor, similarity: Tensor, prototypes: Tensor, pair
         log_weight += torch.xlogy(share, share) + share * ratio
     of_pair = pairs[:, None].expand(*labels.shape[:2], 2)
     strongest, third = log_weight.scatter(-1, of_pair, -torch.inf).max(-1, keepdim=True)
-    shift = strongest.clamp(min=0)  # of all weights, lest the largest overflow
+    shift = strongest.clamp(min=0)  # so that the largest weight cannot overflow
     joined = labels.double() * (-shift).exp()
     joined = joined.scatter_add(-1, third, (strongest - shift).exp())
     return (joined / joined.sum(-1, keepdim=True)).to(labels.dtype)

@@ -97,7 +97,7 @@ class Annotation:
     def splits_for(self, labels: str, scale: float | None = None) -> tuple[str, str | None]:
         """Return digests of the splits a scheme's labels rest on: training and validation.
 
-        The latter is None where validation images did not choose the scale, or none is used.
+        The second is None if the labels need no scale, or if validation images did not choose it.
         """
         inputs, by = self.artifact.manifest["inputs"], self.artifact.manifest["scale_chosen_by"]
         chosen = labels == "encoder_softmax" or by == "auto"

@@ -46,7 +46,8 @@ def annotate(
     """Read lambda_E of every mixed image with an encoder, and choose the scale unless it is given.
 
     Shards already read are kept, so a stopped run goes on where it was. Started by `torchrun`, each process reads its
-    own shards and the first one puts them together. What another command finishes there meanwhile is taken as it is.
+    own shards and the first one puts them together. If another command finishes the same annotation meanwhile, its
+    result is used.
 
     Args:
         store: The mixed sets, or their folder.

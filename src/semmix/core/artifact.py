@@ -51,7 +51,7 @@ def begin_artifact(folder: Path, name: str, kind: str, inputs: dict[str, Any], k
     """Start or resume the artifact in `folder`; refuse one that was made from other inputs.
 
     `inputs` holds plain JSON values: settings, and digests of what the stage reads. A stage that keeps nothing before
-    its end (`keeps_parts=False`) may begin anew with others.
+    its end (`keeps_parts=False`) may start again with other inputs.
     """
     folder = Path(folder)
     if (folder / name).exists():
@@ -164,7 +164,7 @@ def _migrated(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(was: dict[str, Any], now: dict[str, Any], above: str = "") -> Iterator[str]:
-    """Yield what differs in words, each setting by itself."""
+    """Yield one phrase for each setting that differs."""
 
     def is_digest(value: Any) -> bool:
         return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None

@@ -1,4 +1,4 @@
-"""The one error users see, ways to raise it, and helpers that answer a misspelt name and keep long lists short."""
+"""The one error that users see, ways to raise it, and helpers for misspelt names and long lists."""
 
 import contextlib
 import difflib
@@ -32,7 +32,7 @@ def explaining(what: str, fix: str, *errors: type[Exception], seen: object = Non
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> SemmixError:
-    """Return the error for a name nobody registered, with the nearest known ones."""
+    """Return the error for an unknown name, with the nearest known ones."""
     known = sorted(known)
     by_lower = {k.lower(): k for k in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)

@@ -35,7 +35,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what writers that were killed half way left in a folder where nobody writes now."""
+    """Remove the temporary files of killed processes from a folder; no process may be writing there."""
     for path in folder.glob(".*"):
         if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name) and path.is_file():
             remove_file(path)
@@ -49,7 +49,7 @@ def remove_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Explain what the system says of a file that cannot be written or removed."""
+    """Turn errors of the system about a file that is written or removed into a `SemmixError`."""
     try:
         yield
     except OSError as error:
@@ -102,7 +102,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any =
 
 
 DAMAGED = "the file is missing or damaged: make it again"
-"""What to do about a file of tensors, unless a caller knows better."""
+"""What to do about a file of tensors, unless the caller says something more precise."""
 
 
 def read_tensors(path: Path, fix: str = DAMAGED) -> dict[str, torch.Tensor]:

@@ -1,8 +1,8 @@
 """Which mixed sets exist, and which shard holds them: pure arithmetic, the same on every machine.
 
-Set `n` has pair `pairs[n % len(pairs)]`, so all pairs come equally often but for the last cycle, and a seed of its own,
-so no set depends on what was generated before it. If there are fewer sets than pairs, the order of the pairs decides
-which classes are seen: that of `tournament_pairs` is fair.
+Set `n` has pair `pairs[n % len(pairs)]`, so all pairs come equally often except in the last cycle, and a seed of its
+own, so no set depends on what was generated before it. If there are fewer sets than pairs, the order of the pairs
+decides which classes are seen: that of `tournament_pairs` is fair.
 """
 
 from __future__ import annotations
