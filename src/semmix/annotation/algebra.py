@@ -5,8 +5,6 @@ to the encoder: s = 4 is CLIP's, which is reported to recognise 88 % of CIFAR-10
 lambda_E = 1 the label sigmoid(4 / 2) = 0.88.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How good are the labels? What an annotation shows about its sets, its classes and its encoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

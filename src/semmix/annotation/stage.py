@@ -1,7 +1,5 @@
 """The annotate stage: from a store of mixed sets to an annotation, by one process or many."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

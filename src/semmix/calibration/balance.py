@@ -10,8 +10,6 @@ beta = ||p1 - q1||^2 - ||p2 - q2||^2 at the optimum says which label it fits bet
 where beta < 0, the softer one where beta > 0. A loss is balanced if beta = 0 for every delta.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How far a number may be trusted: intervals, tests between models, seeds, few samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The metrics by name: how each is headed and shown, which direction is better, what measures it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

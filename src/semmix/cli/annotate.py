@@ -1,7 +1,5 @@
 """`semmix annotate`: read back how much of each class the mixed images show."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """`semmix balance`: does a loss treat sharp and soft labels alike?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`semmix data list | get | import | check`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

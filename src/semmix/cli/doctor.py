@@ -1,7 +1,5 @@
 """`semmix doctor`: what is installed, where data lie, whether a small run of all works."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import tempfile

@@ -1,7 +1,5 @@
 """`semmix export`: a trained classifier as a model folder, or mixed sets as files for others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

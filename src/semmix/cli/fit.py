@@ -1,7 +1,5 @@
 """`semmix fit`: from a folder of images, or a data set, to a calibrated model and a report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any

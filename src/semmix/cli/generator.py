@@ -1,7 +1,5 @@
 """`semmix generator train | sample | convert | score`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote

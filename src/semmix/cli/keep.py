@@ -1,7 +1,5 @@
 """`semmix keep`: finished runs in a form small enough to commit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

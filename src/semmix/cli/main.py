@@ -1,7 +1,5 @@
 """The command line: every command is a dataclass of its options with a method `run`; tyro reads the options."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """`semmix mix`: draw mixed sets from a generator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

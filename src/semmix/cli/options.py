@@ -1,7 +1,5 @@
 """Options as text: how the command line reads them, and questions that several commands ask about them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass

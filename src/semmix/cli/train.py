@@ -1,7 +1,5 @@
 """`semmix train`: train a classifier by any of the methods."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote

@@ -1,7 +1,5 @@
 """`semmix verify`: check every shard of a store of mixed sets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

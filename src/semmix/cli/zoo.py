@@ -1,7 +1,5 @@
 """`semmix zoo list | get`: trained models at hand, and more from a server, a folder or the Hugging Face hub."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """What both training loops refuse before they begin."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What is imported by name when it is needed: optional packages, and the user's own code."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Where and how a stage runs; nothing here changes what comes out, so nothing here names a result."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -4,8 +4,6 @@ Results are found again by these digests, those of earlier versions too. So a fi
 default, says so in its metadata, and `plain` writes its default as earlier versions did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any

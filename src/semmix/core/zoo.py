@@ -4,8 +4,6 @@ A zoo is a folder that holds `NAME/generator.json`. A package offers one through
 `semmix.zoo`: the entry point names a module, and the module's folder is the zoo.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """The choice of a data set, as every command takes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A piece of a few bytes becomes an object of a hundred, so pieces are counted before they are made.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

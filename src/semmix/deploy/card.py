@@ -1,7 +1,5 @@
 """The model card: what a stranger must know before relying on the model's predictions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a server has done, in the text format that Prometheus reads."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ run out, the oldest of those that wait for their client makes room. Requests hel
 counted byte by byte, so however many come at once, memory stays within `Limits`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

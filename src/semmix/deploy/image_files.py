@@ -1,7 +1,5 @@
 """Images for a model: files by name, folder or glob, and pixels in the shape the network takes."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Iterator, Sequence

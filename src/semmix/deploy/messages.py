@@ -1,7 +1,5 @@
 """What passes between the HTTP server and the service behind it."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A model that predicts with care: class, confidence, a set of classes, a warning, or a question."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path

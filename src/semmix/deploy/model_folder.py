@@ -7,8 +7,6 @@ model.pt2            the same as a torch.export program
 README.md            the model card, with reliability.png
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

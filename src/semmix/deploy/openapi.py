@@ -1,7 +1,5 @@
 """The server's OpenAPI document: what it takes and gives, limits included."""
 
-from __future__ import annotations
-
 import base64
 import io
 from dataclasses import fields

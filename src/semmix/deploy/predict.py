@@ -1,7 +1,5 @@
 """`semmix predict`: predictions for any number of image files, a row each, in bounded memory."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time

@@ -1,7 +1,5 @@
 """The shipped network, from raw pixels to calibrated probabilities, and the programs that run it without semmix."""
 
-from __future__ import annotations
-
 import io
 import logging
 import warnings

@@ -4,8 +4,6 @@ A prediction costs nothing if right and `cost_wrong` if wrong; a question costs 
 taken to be right. The threshold is chosen on validation images and judged on test images.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Class-conditional diffusion models: the protocol, and how one is loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Protocol
 

@@ -10,8 +10,6 @@ Only safetensors are read, and only from the folder: nothing is downloaded, no p
 # The library is optional and exports its names lazily.
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.util import find_spec

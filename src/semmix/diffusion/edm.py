@@ -3,8 +3,6 @@
 References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

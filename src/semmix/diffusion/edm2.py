@@ -6,8 +6,6 @@ when a checkpoint is converted, so the layers here are plain convolutions.
 References: Karras et al. 2024, https://arxiv.org/abs/2312.02696 (EDM2), appendix B.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

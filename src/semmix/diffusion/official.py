@@ -8,8 +8,6 @@ All of it goes through `pickles.py`, which can build data and nothing else.
 The official weights are licensed CC BY-NC-SA 4.0: not for commercial use.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from dataclasses import dataclass

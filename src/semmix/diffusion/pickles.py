@@ -5,8 +5,6 @@ knows only the opcodes that build data, keeps every call as an inert `Record`, a
 was not told of. It reads no more than the file holds, whatever sizes the program claims.
 """
 
-from __future__ import annotations
-
 import pickletools
 from collections.abc import Collection
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ References: Heusel et al. 2017, https://arxiv.org/abs/1706.08500 (Fréchet dista
 Bińkowski et al. 2018, https://arxiv.org/abs/1801.01401 (kernel distance).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

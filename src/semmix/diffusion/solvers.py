@@ -4,8 +4,6 @@ A solver takes `denoise(x, sigma) -> D`, the start `x` (noise times the first si
 noise levels that end in 0, and returns the image. Pure functions: the same input, the same output.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The folder a generator is kept in: `generator.json` and `weights.safetensors`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ mistakes are caught (`samples`), calibrated without judging a calibrator by what
 what comes out is an `Evaluation` (`outcome`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fitting post-hoc calibrators without ever judging them by samples they have seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores and labels in a table, CSV or Parquet: which columns hold them, and in which order."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Iterable

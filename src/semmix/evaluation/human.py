@@ -1,7 +1,5 @@
 """Agreement with people: `semmix evaluate --human FILE`, a distribution of labels for every row."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Everything a table or a page says about one set of predictions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`Evaluation`: what was measured of predictions, as objects, tables, files and a page."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Predictions from files of many kinds: what they hold is guessed, said, and can be overridden."""
 
-from __future__ import annotations
-
 import csv
 import re
 import zlib

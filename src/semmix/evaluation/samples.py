@@ -1,7 +1,5 @@
 """Predictions ready to be measured, and a watch for the mistakes people make on the way there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Nothing runs here. `plan_table` returns cells; `running.run_cell` runs one by the stages' functions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """One line of a table as data: what is trained and measured, and from which images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any

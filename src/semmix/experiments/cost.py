@@ -1,7 +1,5 @@
 """What cells will cost: images that pass through networks, and hours on this device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

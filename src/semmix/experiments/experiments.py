@@ -6,8 +6,6 @@ mixed images for each real one pass over the real images 40 times. RegMixup and 
 blends of the same images through the network besides, which makes them more expensive.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Several runs of a table at a time, each in a process of its own: the same runs as one by one."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait

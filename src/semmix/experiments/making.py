@@ -1,7 +1,5 @@
 """`semmix table`: plan a table of the paper, say what it costs, run what is missing, show it."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

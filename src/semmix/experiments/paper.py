@@ -1,7 +1,5 @@
 """The paper's tables and figures as data: what to train, and the published number beside it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from semmix.experiments.cells import METHODS_BY_NAME, Cell, CellBuilder, CellTable

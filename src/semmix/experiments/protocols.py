@@ -1,7 +1,5 @@
 """Every switch between the paper and its code, and every published setting, in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal

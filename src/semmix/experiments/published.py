@@ -1,7 +1,5 @@
 """The paper's own numbers, as printed there: one CSV file for each table, kept in the package."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Results: the numbers of a finished run, from its files alone, and runs small enough to commit."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

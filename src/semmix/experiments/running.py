@@ -1,7 +1,5 @@
 """Running one cell of a table: the product's own stages, one after the other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ours beside the paper's: the lines of a table, their ranks, and how they are printed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`fit`: from images to a calibrated classifier and a report, one stage after the other."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Own images before `fit` trains on them: looked at, made ready, and a plan made that fits them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace

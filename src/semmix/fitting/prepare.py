@@ -4,8 +4,6 @@ OUT/data.json   what was found, and which file is in which split
 OUT/images/     the images as they are learned from, also by `semmix train OUT/images --method ce`
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The settings that `fit` follows: for the demo, for known data sets, for own images, with what a user gave on top."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which of the trained classifiers is shipped, and what its confidence is worth, in plain words."""
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence

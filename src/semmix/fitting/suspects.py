@@ -9,8 +9,6 @@ https://arxiv.org/abs/1911.00068): another class is at least as likely as it is 
 and the given one is very unlikely.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

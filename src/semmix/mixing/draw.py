@@ -5,8 +5,6 @@ shape. So an image depends on its set alone, not on the shard, the process or a 
 same to the byte.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mixed sets for other people's training code: an image folder, or Parquet for Hugging Face."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Soft labels: how much of each class an image is said to show."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

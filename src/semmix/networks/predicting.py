@@ -1,7 +1,5 @@
 """A classifier over many images: the only loop for it, and the only precision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

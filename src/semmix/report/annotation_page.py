@@ -1,7 +1,5 @@
 """The page on an annotation: how good its labels are, in numbers and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

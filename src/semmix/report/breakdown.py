@@ -1,7 +1,5 @@
 """Where a classifier can be relied on and where not: by class, and by pair of classes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What predictions show, as pictures: SVG text, each with a description in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

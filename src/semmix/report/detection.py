@@ -4,8 +4,6 @@ An OOD image shows none of the classes, so a prediction for it should have high 
 score by which OOD images are told from test images.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The page on one set of predictions: as they came, and after each post-hoc calibrator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mixed sets for the eye: one sprite per set, and requested against annotated lambda."""
 
-from __future__ import annotations
-
 import base64
 import io
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What every page has in common: templates, style, script, and a policy that forbids all else."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

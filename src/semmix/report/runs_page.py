@@ -1,7 +1,5 @@
 """The page on runs: from run folders to one HTML file that opens anywhere, offline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """A few SVG shapes: charts as text, escaped by construction, coloured by the page's style sheet."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

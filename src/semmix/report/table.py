@@ -1,7 +1,5 @@
 """`Table`: the only printer of tables, for terminals, Markdown, LaTeX, CSV and HTML."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

@@ -1,7 +1,5 @@
 """The results in plain words, no stronger than the numbers allow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

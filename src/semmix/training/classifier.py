@@ -4,8 +4,6 @@ A run is a folder: `config.json`, `env.json`, `stats.jsonl` (one line per epoch;
 installed), `checkpoint` while it runs, then `weights`, `logits-val`, `logits-test` and `metrics.json`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

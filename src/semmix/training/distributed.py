@@ -1,7 +1,5 @@
 """Several processes (torchrun) that do the work of one."""
 
-from __future__ import annotations
-
 import atexit
 from collections.abc import Callable
 from functools import lru_cache

@@ -9,8 +9,6 @@ References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), table 1 
 https://arxiv.org/abs/2312.02696 (EDM2), section 3.1, for the averages.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time

@@ -1,7 +1,5 @@
 """Compiled networks, and one training step as one CUDA graph: a launch instead of thousands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 

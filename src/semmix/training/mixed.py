@@ -1,7 +1,5 @@
 """From a store of mixed sets and its annotation to what the classifier loop draws from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

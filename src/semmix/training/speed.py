@@ -1,7 +1,5 @@
 """How fast this device is, by a few steps of the networks a plan may use."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 An encoder is named `kind:what`. `classifier:RUN`, a trained classifier without its head, needs nothing from outside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Features of many images, kept between runs where they cost much."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import torch

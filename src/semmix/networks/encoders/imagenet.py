@@ -5,8 +5,6 @@ Google as torch files; and Inception-v3 as the Fréchet distance uses it. That o
 program, so only the file of one known checksum is loaded.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Networks that a library loads: CLIP and DINO by transformers, any network by timm, any ONNX file by onnxruntime."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From uint8 images to what a pretrained network expects, in tensors, on any device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

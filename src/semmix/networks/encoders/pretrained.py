@@ -1,7 +1,5 @@
 """What encoders share: preprocessing, batches, precision, a digest; and a classifier of ours as an encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
