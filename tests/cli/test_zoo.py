@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,12 +12,14 @@ import pytest
 from semmix import SemmixError
 from semmix.cli.main import main
 from semmix.cli.zoo import Source, fetch_model
+from semmix.core.artifact import locked
 from semmix.core.zoo import fetched_folder, find_zoo
 
 FILES = {
     "generator.json": b'{"kind": "generator"}',
     "weights.safetensors": bytes(range(256)) * 8192,  # 2 MiB
     "classifier/config.json": b"{}",
+    "classifier/empty.txt": b"",
 }
 
 
@@ -122,11 +122,24 @@ def test_a_model_from_a_server_is_found_by_its_name(server, capsys):
 
 
 def test_what_is_here_and_whole_is_not_fetched_again(server, capsys):
-    fetch_model("owls", Source(server.url))
+    target = fetched_folder() / "owls"
+    assert fetch_model("owls", Source(server.url)) == target
     server.asked.clear()
-    fetch_model("owls", Source(server.url))
+    assert fetch_model("owls", Source(server.url)) == target
     assert server.asked == ["/index.json"]
-    assert "whole" in capsys.readouterr().out
+    assert f"zoo:owls is in {target}, whole\n" in capsys.readouterr().out
+
+
+def test_of_two_who_fetch_a_model_at_once_one_waits(folder, capsys):
+    with locked(fetched_folder() / "partial" / "owls.lock"):
+        second = Thread(target=fetch_model, args=("owls", Source(str(folder))))
+        second.start()
+        second.join(0.3)
+        assert second.is_alive()
+        assert not (fetched_folder() / "owls").exists()
+    second.join(30)
+    assert fetched() == FILES
+    assert "waiting for another process" in capsys.readouterr().out
 
 
 def test_a_changed_model_takes_the_old_ones_place(folder, server):
@@ -157,9 +170,10 @@ def test_a_cut_connection_leaves_no_model_and_the_next_try_goes_on(server):
         find_zoo("owls")
     server.cut.clear()
     server.asked.clear()
+    last = ("config.json", "empty.txt")
     fetch_model("owls", Source(server.url))
     assert fetched() == FILES
-    assert server.asked == ["/index.json", "/owls/weights.safetensors", "/owls/classifier/config.json"]
+    assert server.asked == ["/index.json", "/owls/weights.safetensors", *(f"/owls/classifier/{name}" for name in last)]
 
 
 @pytest.mark.parametrize("way", ["folder", "server"])
@@ -273,7 +287,7 @@ def test_what_is_no_index_is_refused(index, folder):
     assert "index.json" in caught.value.fix
 
 
-@pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 100_000, b" " * 2**20 + b"{}"])
+@pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 100_000])
 def test_an_index_that_cannot_be_read_is_refused(text, folder, server):
     (folder / "index.json").write_bytes(text)
     with pytest.raises(SemmixError, match="cannot read the index of"):
@@ -284,6 +298,9 @@ def test_an_index_of_the_largest_size_is_read(folder, server):
     text = json.dumps(index_of(FILES)).encode()
     (folder / "index.json").write_bytes(text + b" " * (2**20 - len(text)))
     assert list(Source(server.url).models()) == ["owls"]
+    (folder / "index.json").write_bytes(text + b" " * (2**20 - len(text) + 1))
+    with pytest.raises(SemmixError, match="is larger than 1048576 bytes"):
+        Source(server.url).models()
 
 
 def test_a_source_without_an_index_is_refused(tmp_path, server):
@@ -297,6 +314,7 @@ def test_a_source_without_an_index_is_refused(tmp_path, server):
 def test_a_source_of_an_unknown_kind_is_refused(where):
     with pytest.raises(SemmixError, match="cannot be fetched from there") as caught:
         Source(where)
+    assert caught.value.seen == where
     assert "hf://OWNER/REPOSITORY" in caught.value.fix
 
 
@@ -321,26 +339,30 @@ def test_the_list_shows_what_a_source_offers(folder, capsys):
     assert "2.1 MB  here      Owls" in capsys.readouterr().out
 
 
-def run_with_hub(server, tmp_path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run semmix in a process whose hub is the loopback server: the hub's library reads its address once."""
-    variables = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "semmix", *arguments]
-    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+@pytest.fixture
+def hub(server, tmp_path, monkeypatch):
+    """The loopback server in place of the hub, for the hub's own library."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    template = "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + template)
+    return server
 
 
-def test_a_model_from_the_hub(server, tmp_path):
-    done = run_with_hub(server, tmp_path, "zoo", "get", "owls", "--from", "hf://birds/zoo@v2")
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(("source", "revision"), [("hf://birds/zoo@v2", "v2"), ("hf://birds/zoo", "main")])
+def test_a_model_from_the_hub(source, revision, hub):
+    fetch_model("owls", Source(source))
     assert fetched() == FILES
-    assert "/birds/zoo/resolve/v2/index.json" in server.asked
+    assert f"/birds/zoo/resolve/{revision}/index.json" in hub.asked
+    assert left_over() == [name for name in left_over() if name.startswith(".cache/huggingface/")]
 
 
-def test_a_model_that_the_hub_lacks_is_told(server, tmp_path):
-    (server.folder / "index.json").unlink()
-    done = run_with_hub(server, tmp_path, "zoo", "get", "owls", "--from", "hf://birds/zoo")
-    assert done.returncode == 1
-    assert "cannot read the index of hf://birds/zoo" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_model_that_the_hub_lacks_is_told(hub):
+    (hub.folder / "index.json").unlink()
+    with pytest.raises(SemmixError, match="cannot read the index of hf://birds/zoo"):
+        Source("hf://birds/zoo").models()
 
 
 def test_without_the_hubs_library_the_error_says_how_to_install_it(monkeypatch):

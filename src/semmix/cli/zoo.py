@@ -103,11 +103,8 @@ class Model:
 
     def is_whole(self, folder: Path) -> bool:
         """Return whether a folder holds every file as listed."""
-        return all(self.is_sound(folder, path) for path in self.files)
-
-    def is_sound(self, folder: Path, path: str) -> bool:
-        """Return whether a folder holds a file as listed."""
-        return (folder / path).is_file() and digest_file(folder / path) == self.files[path]["sha256"]
+        listed = ((folder / path, file["sha256"]) for path, file in self.files.items())
+        return all(path.is_file() and digest_file(path) == sha256 for path, sha256 in listed)
 
 
 @dataclass(frozen=True)
@@ -180,8 +177,7 @@ def fetch_model(name: str, source: Source) -> Path:
             say(f"{PREFIX}{name} is in {target}, whole")
             return target
         for path in model.files:
-            if not model.is_sound(partial / name, path):
-                _fetch_file(source, f"{name}/{path}", partial, model.files[path]["sha256"])
+            _fetch_file(source, f"{name}/{path}", partial, model.files[path]["sha256"])
         for path in (partial / name).rglob("*"):  # of another version, fetched half
             if path.is_file() and path.relative_to(partial / name).as_posix() not in model.files:
                 path.unlink()
