@@ -49,7 +49,7 @@ def main(config: BenchFolder) -> None:
         timed("listing", lambda: list_files(FolderReport(folder)))
         found = timed("reading", lambda: gather(folder))
         copies = timed("finding copies", lambda: find_duplicates(found.images))
-        timed("splitting", lambda: divide(found, copies))
+        timed("splitting", lambda: divide(found, copies, "code", 0))
         num_classes = len(found.class_names)
         timed("checking labels", lambda: second_opinion(found.images, copies.near, num_classes))
     say(f"largest memory: {getrusage(RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")

@@ -191,8 +191,12 @@ def test_strict_refuses_what_would_be_skipped(make_folder):
     folder = make_folder()
     load_dataset(folder, strict=True)
     spoil(folder)
-    with pytest.raises(SemmixError, match="7 files cannot be used"):
+    with pytest.raises(SemmixError, match="7 files cannot be used") as caught:
         load_dataset(folder, strict=True)
+    assert caught.value.seen == (  # the first five
+        "cat/cut.png (truncated); cat/folder.png (unreadable); cat/loop.webp (unreadable); "
+        "cat/moving.webp (animated); cat/pipe.png (unreadable)"
+    )
 
 
 def test_check_tells_by_its_value_and_shortens_long_lists(make_folder, capsys):

@@ -1,6 +1,7 @@
 """Model folders as the diffusers library writes them: small, randomly initialised, real."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -317,6 +318,20 @@ def test_pickled_weights_are_refused(tmp_path):
     pipeline.save_pretrained(tmp_path, safe_serialization=False)
     with pytest.raises(SemmixError, match="safetensors"):
         load_adapter(f"diffusers:{tmp_path}", CPU)
+
+
+@pytest.mark.parametrize("kind", ["diffusers", "dit", "sd"])
+def test_networks_are_frozen_and_ready_to_predict(generators, kind):
+    assert not generators[kind].network.unet.training if kind == "sd" else not generators[kind].network.network.training
+    assert not any(parameter.requires_grad for parameter in generators[kind].network.parameters())
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it(folders, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        SemmixError, match=r"diffusers:FOLDER need \['transformers'\](.|\n)*pip install .*\[diffusers\]"
+    ):
+        load_adapter(f"diffusers:{folders['diffusers']}", CPU)
 
 
 def test_user_mistakes_are_explained(folders, tmp_path):

@@ -64,7 +64,7 @@ def load_folder(
     return as_dataset(found, divide(found, duplicates, protocol, seed)), found.report
 
 
-def divide(found: Gathered, duplicates: Duplicates, protocol: str = "code", seed: int = 0) -> dict[str, torch.Tensor]:
+def divide(found: Gathered, duplicates: Duplicates, protocol: str, seed: int) -> dict[str, torch.Tensor]:
     """Return the rows of train, val and test; copies of an image are not put on two sides.
 
     A folder's own parts are used as they are, copies included; where there is only one beside
