@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 import tyro
 
 from semmix import runs
-from semmix.calibration import TemperatureScaler
+from semmix.calibration import METRICS, USUAL, TemperatureScaler, ece, interval
 from semmix.core.errors import SemmixError
-from semmix.report import Gallery, Predictions, ReportConfig, draw_evaluation, run_report, write_report
-from semmix.report.charts import verdict
-from semmix.report.rows import aggregate, percent, results_table
+from semmix.report import Gallery, Predictions, ReportConfig, draw_evaluation, run_report, runs_page, write_report
+from semmix.report.breakdown import class_lines, pair_lines
+from semmix.report.charts import Series, verdict
+from semmix.report.rendering import signed
+from semmix.report.rows import TEMPERATURE, aggregate, percent, results_table, show_change, show_estimate
 from semmix.runs import Run
 
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -123,6 +126,85 @@ def test_it_says_what_the_numbers_say(page, report):
     assert len(page.all("img")) == 4
 
 
+def cells(source, section, table=0):
+    """Return the texts of each row of a table of a section, its headings first."""
+    part = source.split(f'<section id="{section}"')[1].split("</section>")[0]
+    rows = part.split("<table")[table + 1].split("</table>")[0].split("<tr")[1:]
+    texts = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+    return [[" ".join(unescape(re.sub("<[^>]*>", " ", text)).split()) for text in row] for row in texts]
+
+
+def test_tables_hold_the_numbers_of_each_row(report, run_folders):
+    rows, source = aggregate(run_folders), report.read_text()
+    groups, headings, *lines = cells(source, "results")
+    assert groups == ["", "as trained", "after temperature scaling", ""]
+    names = [metric.heading for metric in USUAL]
+    assert [heading.split(" ↕")[0] for heading in headings] == ["Method", *names, "T", *names[1:], "Seeds"]
+    for row, line in zip(rows, lines, strict=True):
+        before = [show_estimate(metric, row.before[metric.name]) for metric in USUAL]
+        after = [show_estimate(metric, row.after[metric.name]) for metric in USUAL[1:]]
+        assert line == [row.name, *before, show_estimate(TEMPERATURE, row.temperature), *after, "3"]
+    headings, (name, *changes) = cells(source, "results", 1)
+    assert (name, changes[-1]) == ("CSM − CE", "3")
+    for metric, change in zip([*USUAL, METRICS["ece"]], changes[:-1], strict=True):
+        stage = rows[1].change_after if change is changes[-2] else rows[1].change_before
+        assert change.endswith(show_change(metric, stage[metric.name]))
+    headings, *lines = cells(source, "risk")
+    assert lines[1][0] == "CSM"
+    csm = Series("CSM", tuple(run.before for run in rows[1].runs))
+    assert lines[1][1:] == [f"{100 * value:.2f}" for value in [*map(csm.risk_at, (0.5, 0.8, 0.9, 0.95, 1.0)), csm.aurc]]
+    headings, *lines = cells(source, "runs")
+    assert [line[:2] for line in lines] == [[row.name, str(run.seed)] for row in rows for run in row.runs]
+    run = rows[1].runs[2]
+    error = interval(ece, run.before.probs, run.before.labels)
+    assert lines[5][2:] == [
+        f"{100 * run.before.metrics['acc']:.2f}",
+        f"{100 * error.value:.2f} [{100 * error.low:.2f}, {100 * error.high:.2f}]",
+        f"{run.temperature:.2f}",
+        "2026-01-02T03:04:05",
+        "CPU",
+        str(run.folder),
+    ]
+    meta = source.split('<p class="meta">')[1].split("</p>")[0]
+    assert meta == "6 runs in 2 rows · dataset digits · classifier small · 600 test images"
+    shared = source.split("<h3>The same for all</h3>")[1].split("</dl>")[0]
+    assert "<dt>epochs</dt><dd>5</dd>" in shared
+    assert "<dt>method</dt>" not in shared
+
+
+def test_classes_and_confusions_are_those_of_the_predictions(report, run_folders):
+    row = aggregate(run_folders)[0]
+    series = Series(row.name, tuple(run.before for run in row.runs))
+    names = ["zero", "one", "two", NASTY]
+    _, *lines = cells(report.read_text(), "classes")
+    first = class_lines(series, names)[0]
+    shown = [
+        f"{first.images:.0f}",
+        f"{100 * first.found:.1f}",
+        f"{first.predictions:.0f}",
+        f"{100 * first.confidence:.1f}",
+    ]
+    assert lines[0] == [first.name, *shown, f"{100 * first.right:.1f}", signed(first.gap)]
+    assert len(lines) == 4
+    _, *lines = cells(report.read_text(), "classes", 1)
+    first = pair_lines(series, names)[0]
+    shown = [f"{first.images:.1f}", f"{100 * first.share:.1f}", f"{100 * first.confidence:.1f}"]
+    assert lines[0] == [first.truth, first.prediction, *shown]
+
+
+def test_each_set_goes_from_class_j_to_class_i(page):
+    figures = [a for a in page.all("figure") if a.get("class") == "set card"]
+    assert [a["data-classes"] for a in figures] == ["0 1", "0 2", "1 3", "2 3"]
+    assert figures[0]["data-requested"] == "0.00 0.25 0.50 0.75 1.00"
+    assert figures[0]["data-annotated"] == "0.00 0.06 0.25 0.56 1.00"
+    image = page.all("img")[1]
+    assert image["alt"] == "5 images that go from two to zero"
+    assert (image["width"], image["height"]) == ("30", "6")
+    assert "λ requested 0.00–1.00, annotated 0.00–1.00</output>" in page.source
+    assert "<figcaption>one → zero</figcaption>" in page.source
+    assert [a["value"] for a in page.all("option")] == ["few", "all", "0", "1", "2", "3"]
+
+
 def test_the_same_runs_give_the_same_bytes(run_folders, gallery, report, tmp_path):
     names = ["zero", "one", "two", NASTY]
     again = write_report(run_folders, tmp_path / "again.html", title="T & <T>", class_names=names, gallery=gallery)
@@ -195,6 +277,22 @@ def test_the_command_writes_a_report(run_folders, tmp_path, capsys):
     assert path == tmp_path / "r.html"
     assert "By command" in path.read_text()
     assert str(path) in capsys.readouterr().out
+
+
+def test_the_command_shows_mixed_sets_with_and_without_an_annotation(run_folders, tmp_path, gallery, monkeypatch):
+    asked = []
+    monkeypatch.setattr(runs_page, "open_gallery", lambda *args: (asked.append(args), gallery)[1])
+    for given in ({}, {"annotation": Path("notes")}, {"num_sets": 1}):
+        config = ReportConfig(runs=tuple(run_folders[:1]), out=tmp_path / "r.HTM", mixsets=Path("sets"), **given)
+        assert 'id="sets"' in run_report(config).read_text()
+    assert asked == [(Path("sets"), None, 45), (Path("sets"), Path("notes"), 45), (Path("sets"), None, 1)]
+    assert ReportConfig(runs=(tmp_path,)).mixsets is None
+
+
+def test_a_method_may_be_the_baseline(run_folders, tmp_path):
+    source = run_report(ReportConfig(runs=tuple(run_folders), out=tmp_path / "r.html", baseline="csm")).read_text()
+    assert "CE − CSM" in source
+    assert "CE is" in source.split('<ul class="words">')[1]
 
 
 @pytest.mark.parametrize(
