@@ -14,12 +14,12 @@ BANDWIDTH = 0.4
 """Of the kernel in both forms of MMCE."""
 
 
-def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
+def l2_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean over the batch of ||p - q||^2, summed over classes (the Brier score)."""
     return (logits.softmax(-1) - targets).square().sum(-1).mean()
 
 
-def focal(logits: Tensor, targets: Tensor, gamma: float | Tensor) -> Tensor:
+def focal_loss(logits: Tensor, targets: Tensor, gamma: float | Tensor) -> Tensor:
     """Return the mean over the batch of sum_k q_k (1 - p_k)^gamma (-log p_k), for soft labels q."""
     log_p = logits.log_softmax(-1)
     # 1 - p by expm1 stays exact where p is almost one.
@@ -29,8 +29,8 @@ def focal(logits: Tensor, targets: Tensor, gamma: float | Tensor) -> Tensor:
 def soft_loss(name: str, logits: Tensor, targets: Tensor, gamma: float) -> Tensor:
     """Return the loss called `name` on soft labels `[N, K]`; `gamma` belongs to focal."""
     if name == "l2":
-        return squared_error(logits, targets)
-    return focal(logits, targets, gamma) if name == "focal" else F.cross_entropy(logits, targets)
+        return l2_loss(logits, targets)
+    return focal_loss(logits, targets, gamma) if name == "focal" else F.cross_entropy(logits, targets)
 
 
 def check_gamma(gamma: float) -> None:

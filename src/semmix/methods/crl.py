@@ -1,4 +1,4 @@
-"""Correctness ranking: who was right more often in the past should be surer.
+"""Correctness ranking: images that were predicted right more often should get higher confidence.
 
 Moon et al., Confidence-Aware Learning for Deep Neural Networks, https://arxiv.org/abs/2007.01458
 """

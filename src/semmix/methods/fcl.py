@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import check_gamma, focal, one_hot, squared_error
+from semmix.methods._shared import check_gamma, focal_loss, l2_loss, one_hot
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,5 +26,5 @@ class FocalCalibration(Method):
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)
         targets = one_hot(batch.labels, logits)
-        hard, distance = focal(logits, targets, self.gamma), squared_error(logits, targets)
+        hard, distance = focal_loss(logits, targets, self.gamma), l2_loss(logits, targets)
         return {"loss": hard + self.weight * distance, "focal": hard, "distance": distance}

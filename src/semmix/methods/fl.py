@@ -1,4 +1,4 @@
-"""Focal loss: the surer the network already is, the less it learns.
+"""Focal loss: the more confident the network already is, the less it learns.
 
 Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss, https://arxiv.org/abs/2002.09437
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import check_gamma, focal, one_hot
+from semmix.methods._shared import check_gamma, focal_loss, one_hot
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,4 +23,4 @@ class Focal(Method):
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)
-        return {"loss": focal(logits, one_hot(batch.labels, logits), self.gamma)}
+        return {"loss": focal_loss(logits, one_hot(batch.labels, logits), self.gamma)}

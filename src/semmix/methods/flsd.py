@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import focal, one_hot
+from semmix.methods._shared import focal_loss, one_hot
 
 
 @dataclass(kw_only=True, eq=False)
@@ -21,4 +21,4 @@ class SampleFocal(Method):
         targets = one_hot(batch.labels, logits)
         p_y = (logits.softmax(-1) * targets).sum(-1, keepdim=True)
         gamma = torch.where(p_y < 0.2, 5.0, 3.0).to(logits.dtype)  # [B, 1], carries no gradient
-        return {"loss": focal(logits, targets, gamma)}
+        return {"loss": focal_loss(logits, targets, gamma)}

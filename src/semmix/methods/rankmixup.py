@@ -1,4 +1,4 @@
-"""RankMixup: the more a mixed image mixes, the less sure the network should be.
+"""RankMixup: the more an image is mixed, the lower its confidence should be.
 
 Noh et al., RankMixup: Ranking-Based Mixup Training for Network Calibration, https://arxiv.org/abs/2308.11990
 """

@@ -118,7 +118,7 @@ class MixedImages:
     def draw(self, labels: Tensor, num_mixed: int) -> tuple[Tensor, Tensor]:
         """Return `num_mixed` members of a random set that contains each image's class.
 
-        The first is the pure end of the image's own class, the others are interior members
+        The first is the pure end of the image's class, the others are interior members
         (paper, N_aug = 2: one of each). With `num_mixed=1` it is an interior member alone.
 
         Returns:

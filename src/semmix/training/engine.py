@@ -1,7 +1,7 @@
 """The engine under both training loops: one run in its folder, which may be stopped and goes on at any step.
 
 It claims the folder, keeps other processes out, goes on from the last checkpoint, saves one when it is due or
-Ctrl-C is pressed, and writes the statistics. What is computed in a step is the loops' own.
+Ctrl-C is pressed, and writes the statistics. What a step computes stands in the loops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STATS = "stats.jsonl"
 def claim(
     folder: Path, manifest: str, kind: str, inputs: dict[str, Any], runtime: Runtime, rank: int, world_size: int
 ) -> Iterator[Engine | None]:
-    """Yield the engine of the run in a folder, which is its own until the end; None where the run is finished."""
+    """Lock a folder for one run and yield its engine; None if the run is finished."""
     artifact = begin_artifact(folder, manifest, kind, inputs)
     wait_for_all(world_size)  # none may finish before all have looked
     if artifact.finished:
