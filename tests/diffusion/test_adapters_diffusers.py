@@ -322,8 +322,9 @@ def test_pickled_weights_are_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", ["diffusers", "dit", "sd"])
 def test_networks_are_frozen_and_ready_to_predict(generators, kind):
-    assert not generators[kind].network.unet.training if kind == "sd" else not generators[kind].network.network.training
-    assert not any(parameter.requires_grad for parameter in generators[kind].network.parameters())
+    network = generators[kind].network
+    assert not (network.unet if kind == "sd" else network.network).training
+    assert not any(parameter.requires_grad for parameter in network.parameters())
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(folders, monkeypatch):
