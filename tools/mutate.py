@@ -67,7 +67,8 @@ class Mutant:
     def described(self, source: bytes) -> dict:
         """Return place, kind and the changed line before and after, as a diff shows them."""
         before, after = source.splitlines(), self.apply(source).splitlines()
-        row = next(k for k, (old, new) in enumerate(zip(before, after, strict=False)) if old != new)
+        last = min(len(before), len(after)) - 1  # where the fault takes away the end of the file
+        row = next((k for k, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), last)
         change = {"before": before[row].decode().strip(), "after": after[row].decode().strip()}
         return {"path": self.path, "line": row + 1, "kind": self.kind, "function": self.function, **change}
 

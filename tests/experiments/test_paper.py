@@ -1,16 +1,20 @@
 """The plan of every table: how many cells, and what tells them apart."""
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from semmix import SemmixError, list_classifiers
 from semmix.annotation.annotation import LABEL_SCHEMES
 from semmix.experiments.catalog import TABLES, plan_table, within
 from semmix.experiments.cells import TableSettings
 from semmix.experiments.cost import (
+    CPU_BATCH,
+    _timed,
     cost_of,
     denoising_seconds,
     images_seen,
@@ -102,6 +106,13 @@ def test_paper_and_code_are_one_switch():
     assert (num_train(paper), num_train(code)) == (50_000, 45_000)
 
 
+@pytest.mark.parametrize(("protocol", "alphas"), [("semmix", [2, 2, 1]), ("code", [2, 2, 1]), ("paper", [1, 1, 2])])
+def test_paper_and_code_swap_the_alpha_of_rankmixup(protocol, alphas):
+    names = [f"{data}/resnet50/RankMixup" for data in ("cifar10", "cifar100", "tiny-imagenet")]
+    cells = [cell_of("main", name, protocol=protocol) for name in names]
+    assert [cell.train.options["alpha"] for cell in cells] == alphas
+
+
 def test_the_published_scale_belongs_to_clip():
     name = "cifar100/resnet50/CSM"
     assert cell_of("main", name).mixing.scale == 2.0  # chosen for an encoder of our own
@@ -175,6 +186,21 @@ def test_mixing_costs_training_drawing_and_annotating():
         assert cost.mixing_hours == pytest.approx(seconds / 3600)
         assert cost.num_images == 2 * images_seen(csm)
         assert cost.hours == pytest.approx(cost.num_images * seconds_per_image(*task) / 3600)
+
+
+@pytest.mark.parametrize("enough", [1.0, 0.0])
+def test_a_time_is_that_of_one_image_whether_the_whole_batch_is_timed_or_two_of_it(monkeypatch, enough):
+    monkeypatch.setattr("semmix.experiments.cost.ENOUGH_SECONDS", enough)
+    sizes = []
+
+    def forward(num):
+        sizes.append(num)
+        time.sleep(0.01 * num)
+        return torch.zeros(num)
+
+    seconds = _timed(forward, 6, torch.device("cpu"), learns=False)
+    assert 0.01 <= seconds < 0.05
+    assert set(sizes) == ({CPU_BATCH, 6} if enough else {CPU_BATCH})
 
 
 def test_cost_says_what_it_cannot_know():

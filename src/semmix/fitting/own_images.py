@@ -12,7 +12,6 @@ from semmix.core.device import pick_device
 from semmix.core.errors import SemmixError
 from semmix.core.progress import say, tell
 from semmix.data import Dataset
-from semmix.data.config import DatasetConfig
 from semmix.data.listing import name_of
 from semmix.fitting.planning import FitPlan, PlanInputs, candidates, choose_size, make_plan, time_given
 from semmix.fitting.prepare import IMAGES, finding_lines, prepare, usual_side
@@ -32,7 +31,10 @@ def plan_own_images(asked: FitConfig, given: Mapping[str, Any]) -> tuple[FitConf
     for name in asked.methods:
         method_class(name)
     time_given(asked.quality, asked.minutes)
-    _refuse_fewer(asked.data)
+    thinned = {"--train-size": asked.data.train_size, "--imbalance": asked.data.imbalance}
+    if seen := " ".join(f"{name} {value:g}" for name, value in thinned.items() if value is not None):
+        fix = "leave it out, and give a folder or a table of those images that are to be used"
+        raise SemmixError("a plan is made for all of your images", seen, fix)
     refuse_inside(Path(asked.data.dataset), asked.out)
 
     device = pick_device(asked.runtime.device)
@@ -59,15 +61,6 @@ def plan_own_images(asked: FitConfig, given: Mapping[str, Any]) -> tuple[FitConf
     tell(plan.words[0], plan.words[1:])
     say(f"everything is kept in {asked.out}; stop with Ctrl-C, the same command goes on")
     return with_given(replace(asked, **plan.settings), given), data, findings
-
-
-def _refuse_fewer(data: DatasetConfig) -> None:
-    """Raise the error for options that thin out images: the plan is made for all there are."""
-    options = {"--train-size": data.train_size, "--imbalance": data.imbalance}
-    given = " ".join(f"{name} {value:g}" for name, value in options.items() if value is not None)
-    if given:
-        fix = "leave it out, and give a folder or a table of those images that are to be used"
-        raise SemmixError("a plan is made for all of your images", given, fix)
 
 
 def refuse_inside(source: Path, out: Path) -> None:

@@ -117,14 +117,11 @@ class FitPlan:
     def from_json(values: dict[str, Any]) -> FitPlan:
         """Return the plan that `asdict` wrote; one by semmix 0.1 holds only some settings of a stage."""
         stages = {"generator": GeneratorConfig, "sampler": MixConfig, "train": TrainConfig}
-        read = {name: config(**dict(map(_as_tuple, values[name].items()))) for name, config in stages.items()}
+        read = {}
+        for stage, config in stages.items():  # JSON made lists of tuples
+            as_set = {name: tuple(v) if isinstance(v, list) else v for name, v in values[stage].items()}
+            read[stage] = config(**as_set)
         return FitPlan(**{**values, "methods": tuple(values["methods"]), **read})
-
-
-def _as_tuple(item: tuple[str, Any]) -> tuple[str, Any]:
-    """Return a setting with the tuple it was before JSON made a list of it."""
-    name, value = item
-    return name, tuple(value) if isinstance(value, list) else value
 
 
 def candidates(size: int, on_gpu: bool, quality: Quality) -> tuple[list[str], str]:

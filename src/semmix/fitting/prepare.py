@@ -25,7 +25,7 @@ from semmix.data.duplicates import Duplicates, find_duplicates
 from semmix.data.folder_report import FolderReport, Problem
 from semmix.data.image_folder import Gathered, across_parts, as_dataset, divide, gather, unusable_files
 from semmix.data.imported import save_parts
-from semmix.data.listing import ImageFile, list_files
+from semmix.data.listing import list_files
 from semmix.fitting.suspects import SecondOpinion, second_opinion
 
 DATA = "data.json"
@@ -57,9 +57,11 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> tuple[Dataset, dict[
     A folder that has changed since is refused: what was learned from it would not match.
     """
     source = Path(config.dataset)
+    files = list_files(FolderReport(source))
     inputs = {
         "source": printable(source),
-        "files": _listing_digest(list_files(FolderReport(source))),
+        # changes when a file comes, goes or is written again
+        "files": digest([[file.part, file.class_name, file.name, *_stamp(file.path)] for file in files]),
         "size": size,
         "protocol": config.protocol,
         "split_seed": config.split_seed,
@@ -67,7 +69,9 @@ def prepare(config: DatasetConfig, size: int, out: Path) -> tuple[Dataset, dict[
     artifact = begin_artifact(out, DATA, "data", inputs, keeps_parts=False)
     if not artifact.finished:
         found = gather(source, size, config.strict)
-        _check_classes(found)
+        if len(found.class_names) < 2:
+            fix = "give two class folders at least, each with images of one kind"
+            raise SemmixError("a classifier needs two classes", ", ".join(found.class_names), fix)
         copies = find_duplicates(found.images)
         rows = divide(found, copies, config.protocol, config.split_seed)
         dataset = as_dataset(found, rows)
@@ -187,23 +191,12 @@ def _suspects(findings: dict[str, Any]) -> Iterator[str]:
         yield "mirrored images would show something else here, so none are mirrored"
 
 
-def _listing_digest(files: Sequence[ImageFile]) -> str:
-    """Return a digest that changes when a file comes, goes or is written again."""
-    return digest([[file.part, file.class_name, file.name, *_stamp(file.path)] for file in files])
-
-
 def _stamp(path: Path) -> list[int]:
     try:
         status = path.stat()
     except (OSError, ValueError):  # named as unreadable when the images are read
         return []
     return [status.st_size, status.st_mtime_ns]
-
-
-def _check_classes(found: Gathered) -> None:
-    if len(found.class_names) < 2:
-        fix = "give two class folders at least, each with images of one kind"
-        raise SemmixError("a classifier needs two classes", ", ".join(found.class_names), fix)
 
 
 def _named(sets: list[list[int]], names: list[str]) -> list[list[str]]:
