@@ -486,6 +486,19 @@ def test_sets_need_no_plan(generator, tmp_path):
     assert repr(every) == f"MixSets('{tmp_path}/every': 6 sets of 8 images 1 x 8 x 8, 3 classes)"
 
 
+def test_a_thousand_sets_are_drawn_unless_a_number_is_given(tmp_path):
+    sets = mix(Grey(), config=MixConfig(num_steps=2, batch_size=4000), out=tmp_path)
+    assert sets.plan == MixPlan(num_classes=3, num_sets=1000, pairs=all_pairs(3))
+
+
+def test_a_generator_of_one_class_mixes_nothing(tmp_path):
+    lone = Grey()
+    lone.num_classes = 1
+    with pytest.raises(SemmixError, match="knows no classes to mix"):
+        mix(lone, out=tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+
+
 def test_sets_are_counted_once(generator, tmp_path):
     with pytest.raises(SemmixError, match="given twice"):
         mix(generator, out=tmp_path / "no", num_sets=2, sets_per_pair=1)

@@ -4,7 +4,7 @@ import pytest
 
 from semmix import SemmixError
 from semmix.core.settings import plain
-from semmix.mixing.plan import MixPlan, all_pairs, tournament_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, fair_pairs, tournament_pairs
 
 
 def plan(**changes) -> MixPlan:
@@ -39,6 +39,11 @@ def test_any_prefix_of_a_tournament_covers_all_classes(num_classes):
         counts[i] += 1
         counts[j] += 1
         assert max(counts) - min(counts) <= 1 + num_classes % 2
+
+
+def test_sets_that_are_fewer_than_pairs_take_them_in_the_fair_order():
+    assert fair_pairs(4, 6) == all_pairs(4)
+    assert fair_pairs(4, 5) == tournament_pairs(4) != all_pairs(4)
 
 
 def test_fewer_than_two_classes_have_no_pairs():
