@@ -7,7 +7,7 @@ from torch import nn
 from semmix.core.errors import SemmixError
 from semmix.networks import classifier
 from semmix.networks.saved import load_classifier, save_classifier
-from semmix.networks.user_network import UserClassifier, checked, user_classifier
+from semmix.networks.user_network import Program, UserClassifier, checked, user_classifier
 
 SHAPE = (1, 4, 4)
 
@@ -58,6 +58,47 @@ def test_the_modes_of_a_program_reach_its_operations(program):
     network.train()
     assert not torch.equal(network(images), network(images))
     assert not torch.equal(before, network.state_dict()["net.module.norm.running_mean"])
+
+
+def test_a_program_is_in_training_mode_as_its_flag_says(program):
+    module = Program(torch.export.load(program).module())
+    images = torch.rand(8, *SHAPE)
+    assert module.training
+    assert not torch.equal(module(images), module(images))  # dropout
+
+
+SCALED = """
+import torch
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(32, 3)
+
+    def forward(self, images):
+        return self.fc(images.flatten(1))
+
+class Scaled(Plain):
+    mean, std = torch.tensor([0.1, 0.2]), (4,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "named", "mean", "std"),
+    [
+        ("Scaled", ((), ()), [0.1, 0.2], [4, 4]),
+        ("Scaled", ((0.5,), ()), [0.5, 0.5], [4, 4]),
+        ("Scaled", ((), (2.0, 3.0)), [0.1, 0.2], [2, 3]),
+        ("Plain", ((), ()), [0.7, 0.7], [0.8, 0.8]),
+    ],
+)
+def test_statistics_are_those_named_or_the_networks_own_or_the_default(tmp_path, monkeypatch, name, named, mean, std):
+    (tmp_path / "scaled_nets.py").write_text(SCALED)
+    monkeypatch.syspath_prepend(tmp_path)
+    network = user_classifier(f"scaled_nets:{name}", 3, (2, 4, 4), named, ((0.7,), (0.8,)))
+    assert network.mean.flatten().tolist() == pytest.approx(mean)
+    assert network.std.flatten().tolist() == pytest.approx(std)
+    assert network.feature_dim == 32
 
 
 class Picky(nn.Module):

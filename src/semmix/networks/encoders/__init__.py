@@ -20,10 +20,10 @@ __all__ = ["Encoder", "backbone", "list_encoders", "load_encoder"]
 
 
 class Encoder(Protocol):
-    """What annotation asks of an encoder.
+    """What annotation needs of an encoder.
 
-    An encoder whose features cost much may also have a `cache_key`, a string that names everything they depend on
-    besides the images: features of whole splits are then kept between runs. An encoder that learned from a split has
+    An encoder that is slow may also have a `cache_key`, a string that names everything its features depend on besides
+    the images: features of whole splits are then kept between runs. An encoder that learned from a split has
     its digest as `trained_on`, so that training can refuse a leak.
     """
 

@@ -1,4 +1,4 @@
-"""Features of many images, kept between runs where they cost much."""
+"""Features of many images, kept between runs for encoders that are slow."""
 
 from contextlib import suppress
 
@@ -40,6 +40,6 @@ def embed_split(encoder: Encoder, split: Split, title: str) -> Tensor:
     features = embed_all(encoder, split.images, title)
     try:
         write_tensors(path, {"features": features})
-    except SemmixError as error:  # the features are there all the same
+    except SemmixError as error:  # only the cache is missing
         say(f"features are not kept for next time ({error.what}); SEMMIX_CACHE names the folder")
     return features

@@ -41,7 +41,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 def read_tfjs(path: str | Path) -> dict[str, Tensor]:
     """Return the tensors of a TensorFlow.js layers model, named by its `model.json`.
 
-    The weights lie beside it, raw float32 in shards; its manifest says which, in order.
+    The weights are raw float32 numbers in files beside it, which its manifest lists in order.
     """
     path = Path(path)
     fix = "name the model.json of a TensorFlow.js layers model"

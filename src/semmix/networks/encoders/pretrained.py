@@ -1,4 +1,4 @@
-"""What encoders share: preprocessing, batches, precision, a digest; and a classifier of ours as an encoder."""
+"""What encoders share: preprocessing, batches, precision, a digest; and a trained classifier as an encoder."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ CPU_BATCH_SIZE = 32
 
 
 class PretrainedEncoder:
-    """A network somebody else trained. Images go to its device as bytes and leave it as features."""
+    """A network trained elsewhere. Images go to its device as bytes and come back as features."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class PretrainedEncoder:
         Args:
             preprocess: A dataclass that can be called: its settings are part of the digest.
             weights: Digest of the weights.
-            exact: Compute in float32 on a GPU too, where others are rounded to bfloat16.
+            exact: Compute in float32 on a GPU too; other networks compute in bfloat16 there.
         """
         self.name, self.device = name, device
         self._exact = exact or device.type == "cpu"
@@ -88,7 +88,7 @@ class ClassifierEncoder:
         self.name = f"classifier:{run}"
         config = run_folder(run) / "config.json"
         manifest = read_json(config) if config.exists() else {}
-        # The digest of the split it learned from; a model does not tell.
+        # The digest of the split it learned from; an exported model does not record it.
         self.trained_on = manifest["inputs"].get("train") if manifest.get("kind") == "run" else None
         self.dim = network.feature_dim
         self.network, self.device = network.to(device), device
