@@ -1,4 +1,4 @@
-"""Runs in several processes; that they are the same runs is tested in test_table.py."""
+"""Runs in several processes; that they are the same runs is tested in test_making.py."""
 
 import multiprocessing
 import os

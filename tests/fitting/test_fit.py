@@ -22,7 +22,7 @@ from semmix.diffusion.sampling import MixConfig
 from semmix.fitting import fit
 from semmix.fitting.fit import learn_to_draw, mix_pairs, train_run
 from semmix.fitting.own_images import refuse_inside
-from semmix.fitting.recipes import demo, recipe_of, smoke_demo
+from semmix.fitting.recipes import smoke_demo
 from semmix.training.generator import GeneratorConfig
 
 SMALL = {
@@ -152,13 +152,6 @@ def test_the_same_call_from_python_returns_what_the_command_left(whole):
     assert "<td" in shown
     assert "CSM" in shown
     assert fitted.summary[0] in shown
-
-
-def test_a_setting_nobody_knows_is_named(tmp_path):
-    with pytest.raises(SemmixError, match=r"unknown setting of FitConfig: 'seed'\n.*did you mean 'seeds'"):
-        fit("digits", tmp_path, seed=1)
-    with pytest.raises(SemmixError, match="unknown setting of TrainConfig: 'epoch'"):
-        fit("digits", tmp_path, train={"epoch": 1})
 
 
 def test_the_report_shows_the_runs_and_the_sets(whole):
@@ -355,12 +348,6 @@ def test_what_no_plan_can_heed_is_refused_before_any_work(photos, words, answer,
     assert main(["fit", str(photos), *words, "--out", str(tmp_path / "out")]) == 1
     assert answer in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_known_data_set_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):
-    (tmp_path / "digits" / "cat").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert recipe_of("digits") == demo()
 
 
 def test_the_short_help_names_options_that_exist(capsys):

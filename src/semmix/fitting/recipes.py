@@ -105,7 +105,7 @@ def recipe_of(images: str) -> FitConfig:
 def demo() -> FitConfig:
     """Return the settings of the demo: 100 handwritten digits, minutes on two CPU cores.
 
-    With ten training images for each digit and no augmentation, a network learns them by heart: it is right
+    With about ten training images for each digit and no augmentation, a network learns them by heart: it is right
     nine times out of ten and nearly always confident, which is what calibration is about.
     """
     return FitConfig(

@@ -1,0 +1,62 @@
+"""Which settings `fit` starts from, and what a user's own change in them."""
+
+from pathlib import Path
+
+import pytest
+
+from semmix import SemmixError
+from semmix.data import load_dataset
+from semmix.fitting import fit
+from semmix.fitting.recipes import demo, is_own, recipe_of, smoke_demo, with_given
+from semmix.training.classifier import TrainConfig
+
+
+def test_the_demo_learns_from_about_ten_images_of_each_digit():
+    data = demo().data.load()
+    assert len(data.train) == 100
+    assert {9, 10, 11} >= set(data.train.class_counts(10))
+    assert len(data.test) == len(load_dataset("digits").test)
+
+
+def test_a_known_data_set_gets_time_for_its_generator_and_own_images_wait_for_a_plan(tmp_path):
+    known, own = recipe_of("cifar10"), recipe_of(str(tmp_path / "photos"))
+    assert (known.generator.minutes, known.generator.flip, known.sets_per_pair) == (25, True, 100)
+    assert (own.generator.minutes, own.out) == (None, Path("runs/photos"))
+    assert [is_own(name) for name in ("digits", "cifar10", "photos.csv", str(tmp_path), "fotos")] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_given_settings_replace_those_they_name_and_no_others():
+    base = demo()
+    changed = with_given(base, {"seeds": 2, "train": {"epochs": 3}, "partners": None})
+    assert (changed.seeds, changed.train.epochs) == (2, 3)
+    assert with_given(changed, {"seeds": base.seeds, "train": {"epochs": base.train.epochs}}) == base
+    whole = TrainConfig(epochs=7)
+    assert with_given(base, {"train": whole}).train is whole
+    assert with_given(base, {"train": {"options": {"weight": 2}}}).train.options == {"weight": 2}
+    with pytest.raises(SemmixError, match="nothing to fit"):
+        with_given(base, {"methods": ()})
+
+
+def test_the_smoke_demo_is_the_demo_but_for_its_length():
+    base, short = demo(), smoke_demo()
+    assert (short.data, short.methods, short.train.classifier) == (base.data, base.methods, base.train.classifier)
+    assert (short.seeds, short.train.epochs, short.sampler.num_steps) == (2, 2, 4)
+
+
+def test_a_setting_nobody_knows_is_named(tmp_path):
+    with pytest.raises(SemmixError, match=r"unknown setting of FitConfig: 'seed'\n.*did you mean 'seeds'"):
+        fit("digits", tmp_path, seed=1)
+    with pytest.raises(SemmixError, match="unknown setting of TrainConfig: 'epoch'"):
+        fit("digits", tmp_path, train={"epoch": 1})
+
+
+def test_a_known_data_set_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "digits" / "cat").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert recipe_of("digits") == demo()
