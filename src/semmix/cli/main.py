@@ -125,7 +125,8 @@ def run_command(name: str, arguments: list[str]) -> int:
             command.show_help(arguments)
             raise SystemExit(0)
         given = tyro.cli(command, prog=f"semmix {name}", description=COMMANDS[name], args=arguments, config=TYRO_STYLE)
-    return given.run() or 0
+    status = given.run()  # what a command returns beside it is for Python
+    return status if isinstance(status, int) else 0
 
 
 def run() -> None:
