@@ -9,6 +9,7 @@ README.md            the model card, with reliability.png
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from semmix import __version__
 from semmix.core.artifact import begin_artifact
@@ -19,11 +20,12 @@ from semmix.core.progress import say
 from semmix.deploy.card import CARD, DIAGRAM, write_card
 from semmix.deploy.model import KIND
 from semmix.deploy.programs import ONNX_OPSET, CalibratedNetwork, can_write_onnx, write_programs
-from semmix.deploy.rules import learn_rules, measure_predictions
+from semmix.deploy.rules import Rules, learn_rules, measure_predictions
 from semmix.networks import saved
 from semmix.networks.user_network import is_user_network
 from semmix.runs import Run
 
+SPLITS = ("train", "val", "test")
 FILES = (CARD, DIAGRAM, saved.WEIGHTS, saved.SAVED_PROGRAM, "model.pt2", "model.onnx")
 """What a model folder holds beside its manifest."""
 
@@ -57,7 +59,7 @@ def export_model(run: Run | str | Path, out: str | Path, *, onnx: bool = True) -
         fix = f"{install_command('onnx')}, or export with --no-onnx"
         raise SemmixError("model.onnx needs onnx, onnxruntime and onnxscript", "missing", fix)
     network, weights = saved.load_classifier(run.folder)
-    data = {split: run.inputs.get(split) for split in ("train", "val", "test")}
+    data = {split: run.inputs.get(split) for split in SPLITS}
     if not (out / saved.MANIFEST).exists() and out.resolve() != run.folder.resolve():
         there = [name for name in FILES if (out / name).exists()]
         fix = "choose another --out: the model would replace them"
@@ -76,18 +78,7 @@ def export_model(run: Run | str | Path, out: str | Path, *, onnx: bool = True) -
         "image_shape": list(shape),
         "runs_code": is_user_network(saved.saved_name(run.folder)),
         **asdict(rules),
-        "temperature_is_fitted": run.temperature_is_fitted,
-        **measure_predictions(run.after, rules),
-        "ece_before_temperature": run.before.metrics["ece"],
-        "num_test_images": len(run.after.labels),
-        "data": data,
-        "training": {
-            "dataset": run.inputs["dataset"],
-            **{key: run.inputs["config"].get(key) for key in ("method", "options", "classifier", "epochs", "seed")},
-            "init": run.inputs.get("init"),
-            "leak": run.leak,
-            "command": run.command,
-        },
+        **_describe(run, rules),
         "opset": ONNX_OPSET if onnx else None,
         "largest_difference": difference,
         "files": {name: digest_file(out / name) for name in written},
@@ -96,3 +87,22 @@ def export_model(run: Run | str | Path, out: str | Path, *, onnx: bool = True) -
     artifact.finish(**facts)
     say(f"model in {out}: programs agree with PyTorch to {difference:.1g}")
     return out
+
+
+def _describe(run: Run, rules: Rules) -> dict[str, Any]:
+    """Return how the run was made and how good its predictions are."""
+    config = run.inputs["config"]
+    return {
+        "temperature_is_fitted": run.temperature_is_fitted,
+        **measure_predictions(run.after, rules),
+        "ece_before_temperature": run.before.metrics["ece"],
+        "num_test_images": len(run.after.labels),
+        "data": {split: run.inputs.get(split) for split in SPLITS},
+        "training": {
+            "dataset": run.inputs["dataset"],
+            **{key: config.get(key) for key in ("method", "options", "classifier", "epochs", "seed")},
+            "init": run.inputs.get("init"),
+            "leak": run.leak,
+            "command": run.command,
+        },
+    }

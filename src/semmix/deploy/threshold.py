@@ -25,7 +25,6 @@ from semmix.report.table import Table
 
 FEW_ERRORS = 5
 """With fewer wrong validation predictions above the threshold, chance has chosen it."""
-FIGURES = ("coverage", "error", "cost", "saving")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ class Policy:
     def to_json(self) -> dict[str, Any]:
         """Return the policy as JSON values, which know neither NaN nor infinity."""
         threshold = None if math.isinf(self.threshold) else self.threshold
-        figures = {name: getattr(self, name).to_json() for name in FIGURES}
+        figures = {name: getattr(self, name).to_json() for name in ("coverage", "error", "cost", "saving")}
         return {"name": self.name, "threshold": threshold, **figures}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -117,24 +117,14 @@ def write_report(
     names = [_class_names(row, class_names) for row in rows]
     before = [Series(row.name, tuple(run.before for run in row.runs)) for row in rows]
     charts = [(name, training_chart(rows, key, name, 100 if name.endswith("%") else 1)) for key, name in CURVES.items()]
-    all_runs = [run for row in rows for run in row.runs]
-    tasks = {key: ", ".join(dict.fromkeys(str(run.settings[key]) for run in all_runs)) for key in TASK}
-    counts = " or ".join(f"{num:,}" for num in sorted({len(run.before.labels) for run in all_runs}))
-    first, *others = [row.runs[0].settings for row in rows]
     shown = {"pictures": sprites(gallery), "lambda_chart": lambda_chart, "pair_chart": pair_chart} if gallery else {}
     return render_page(
         "report.html",
         Path(out),
         title=title,
-        baseline=baseline,
         rows=rows,
-        headline=words.headline(rows),
-        chance=words.chance(rows),
-        facts=[*(f"{key} {value}" for key, value in tasks.items()), f"{counts} test images"],
         sentences=words.comparisons(rows),
         why_not_compared=words.why_not_compared(rows, baseline),
-        unlike=[*filter(None, map(unlike, rows))],
-        leaks=[row.name for row in rows if any(run.leak for run in row.runs)],
         metrics=USUAL,
         temperature=TEMPERATURE,
         forest=forest_chart(rows),
@@ -146,10 +136,26 @@ def write_report(
         gallery=gallery,
         max_pair_charts=MAX_PAIR_CHARTS,
         class_names=names,
-        common=[(k, v) for k, v in first.items() if all(other.get(k) == v for other in others)],
         ece_range=lambda run: interval(ece, run.before.probs, run.before.labels),
+        **_facts(rows),
         **shown,
     )
+
+
+def _facts(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what the page says of all rows: the headline, what was run, and what makes a comparison unfair."""
+    runs = [run for row in rows for run in row.runs]
+    tasks = [f"{key} {', '.join(dict.fromkeys(str(run.settings[key]) for run in runs))}" for key in TASK]
+    counts = " or ".join(f"{num:,}" for num in sorted({len(run.before.labels) for run in runs}))
+    first, *others = [row.runs[0].settings for row in rows]
+    return {
+        "headline": words.headline(rows),
+        "chance": words.chance(rows),
+        "facts": [*tasks, f"{counts} test images"],
+        "unlike": [*filter(None, map(unlike, rows))],
+        "leaks": [row.name for row in rows if any(run.leak for run in row.runs)],
+        "common": [(k, v) for k, v in first.items() if all(other.get(k) == v for other in others)],
+    }
 
 
 def _class_names(row: Row, given: Sequence[str] | None) -> Sequence[str]:
