@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -31,7 +32,7 @@ from semmix.evaluation.columns import (
     read_parquet,
 )
 from semmix.evaluation.human import agreement, check_human
-from semmix.evaluation.measure import measure_samples
+from semmix.evaluation.measure import MOST_KEPT, measure_samples
 from semmix.evaluation.read import read_matrix, read_parts
 from semmix.evaluation.samples import Samples, compare_parts, look_closer, make_samples
 from semmix.report.rows import percent
@@ -1019,6 +1020,7 @@ def test_what_a_page_needs(tmp_path):
         "wrong": np.histogram(probs.max(1)[~right], edges)[0].tolist(),
     }
     assert result["risk_coverage"]["coverage"][-1] == 1
+    assert len(result["risk_coverage"]["risk"]) == 200
     assert result["risk_coverage"]["risk"][-1] == pytest.approx(1 - result["metrics"]["acc"])
     assert sum(result["classes"]["count"]) == 500
     chosen = probs.argmax(1) == 2
@@ -1180,6 +1182,8 @@ def test_the_page_is_drawn_from_a_part_of_many_rows(tmp_path, monkeypatch):
 def test_ones_own_calibrator(tmp_path, monkeypatch):
     (tmp_path / "own_calibrators.py").write_text(
         "from semmix.calibration import TemperatureScaler\nclass Mine(TemperatureScaler): pass\nclass NoFit: pass\n"
+        "class FitAlone:\n    def fit(self, logits, labels): pass\n"
+        "class TransformAlone:\n    def transform(self, logits): pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     path = write_npz(tmp_path, *predictions())
@@ -1189,6 +1193,8 @@ def test_ones_own_calibrator(tmp_path, monkeypatch):
     assert results[1]["metrics"] == results[2]["metrics"]
     for name, message in (
         ("own_calibrators:NoFit", "not a calibrator"),
+        ("own_calibrators:FitAlone", "not a calibrator"),
+        ("own_calibrators:TransformAlone", "not a calibrator"),
         ("own_calibrators:Gone", "cannot load"),
         ("nowhere_at_all:Mine", "cannot load"),
     ):
@@ -1488,6 +1494,11 @@ def test_calibrators_are_fitted_on_some_rows_of_many(monkeypatch):
     assert places[-1] > 240
 
 
+def test_the_page_tells_from_how_many_samples_on_cells_stand_for_them():
+    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
+    assert f"Beyond {MOST_KEPT:,} samples" in page
+
+
 def test_pictures_of_all_rows_are_not_called_a_part(tmp_path, monkeypatch):
     monkeypatch.setattr("semmix.evaluation.outcome.PAGE_ROWS", 300)
     page = evaluate_arrays(*predictions(), calibrators=(), resamples=20).write(tmp_path)
@@ -1536,6 +1547,7 @@ def test_an_evaluation_is_a_mapping_of_names_to_intervals():
     assert found.calibrated["temperature"].temperature == pytest.approx(2, rel=0.2)
     assert f"temperature={found.calibrated['temperature'].temperature:.4g}" in repr(found.calibrated["temperature"])
     assert "temperature=" not in repr(found.results["as given"])
+    assert "'acc': 0.5667, 'ece': 0.1942, 'aece':" in repr(found.results["as given"])
     assert repr(found).startswith("Evaluation(300 samples, 4 classes: accuracy 56.67 %, ECE 19.42 %;")
     assert repr(evaluate_arrays(logits, labels, calibrators=(), resamples=20)).endswith("ECE 19.42 %)")
 
