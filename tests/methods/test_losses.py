@@ -212,15 +212,20 @@ def test_cpc_never_holds_all_pairs(monkeypatch):
     torch.testing.assert_close(loss_of("cpc", logits, labels), whole)
 
 
+@pytest.mark.parametrize("name", ["csm", "mixup", "fl", "fcl"])
+def test_a_focal_exponent_has_a_gradient_everywhere(name):
+    for gamma in (0.5, 0.99, -1.0):
+        with pytest.raises(SemmixError, match=f"no finite gradient: {gamma}\n.*choose 0, or at least 1"):
+            method(name, num_classes=5, gamma=gamma)
+    for gamma in (0.0, 1.0):
+        assert method(name, num_classes=5, gamma=gamma).gamma == gamma
+
+
 def test_user_mistakes():
-    for name, wrong in [
-        ("ls", {"alpha": 1.5}),
-        ("ecp", {"protocol": "mine"}),
-        ("mmce_w", {"protocol": "mine"}),
-        ("fl", {"gamma": 0.5}),
-        ("fcl", {"gamma": -1}),
-    ]:
-        with pytest.raises(SemmixError):
-            method(name, num_classes=5, **wrong)
+    for alpha in (1.0, 1.5, -0.1):
+        with pytest.raises(SemmixError, match="alpha must be a share of the label"):
+            method("ls", num_classes=5, alpha=alpha)
+    method("ls", num_classes=5, alpha=0.0)
     with pytest.raises(SemmixError, match="3 classes or more"):
         method("cpc", num_classes=2)
+    method("cpc", num_classes=3)

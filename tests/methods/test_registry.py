@@ -22,9 +22,12 @@ def example():
     return re.search(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
 
 
+def extra_batch() -> Batch:
+    return Batch(images=torch.ones(2, 3), labels=torch.tensor([0, 1]), index=torch.arange(2))
+
+
 def extra_loss(name: str) -> float:
-    batch = Batch(images=torch.ones(2, 3), labels=torch.tensor([0, 1]), index=torch.arange(2))
-    terms = method(name, num_classes=3, weight=5.0).step(lambda images: images, batch)
+    terms = method(name, num_classes=3, weight=5.0).step(lambda images: images, extra_batch())
     return (terms["loss"] - terms["ce"]).item()
 
 
@@ -89,6 +92,32 @@ def test_names_and_options_are_checked():
 def test_values_of_another_type_are_refused(name, option, value, words):
     with pytest.raises(SemmixError, match=words):
         method(name, num_classes=10, **{option: value})
+
+
+CHOICES = [
+    ("csm", "loss"),
+    ("csm", "protocol"),
+    ("csm", "batch_statistics"),
+    ("ecp", "protocol"),
+    ("mixup", "loss"),
+    ("mmce_w", "protocol"),
+    ("rankmixup", "ranking"),
+    ("rankmixup", "protocol"),
+    ("regmixup", "protocol"),
+]
+
+
+@pytest.mark.parametrize(("name", "option"), CHOICES)
+def test_an_option_with_choices_takes_no_other_word(name, option):
+    default = method_options(name)[option]
+    with pytest.raises(SemmixError, match=f"unknown {option}: 'mine'\n.*known: .*{default}"):
+        method(name, num_classes=10, **{option: "mine"})
+    assert getattr(method(name, num_classes=10, **{option: default}), option) == default
+
+
+def test_a_method_without_a_step_cannot_be_trained():
+    with pytest.raises(NotImplementedError):
+        methods.Method(num_classes=2).step(lambda images: images, extra_batch())
 
 
 def test_whole_numbers_and_numpys_are_numbers():
