@@ -197,7 +197,7 @@ def training_chart(rows: Sequence[Row], key: str, name: str, factor: float = 1) 
     late = [value for epoch, value in points if epoch > last_epoch / 4]
     low, high = min(late), max(late)
     pad = 0.05 * (high - low) or 0.5
-    frame = Frame((0, last_epoch), (low - pad if low < 0 else max(low - pad, 0), high + pad), height=230, left=34)
+    frame = Frame((0, last_epoch), (low - pad if low < 0 else max(low - pad, 0), high + pad), height=230, left=50)
 
     def lines(curves: list[dict[int, float]], k: int) -> Markup:
         shared = sorted(set.intersection(*map(set, curves)))
