@@ -60,6 +60,10 @@ def test_every_table_has_its_cells():
     assert {name: len(plan_table(name)) for name in TABLES} == NUM_CELLS
 
 
+def test_what_the_paper_draws_is_known_as_a_figure():
+    assert {name for name, table in TABLES.items() if table.figure} == {"reliability", "curves", "scale", "num_sets"}
+
+
 def test_the_documentation_counts_the_cells():
     """Its lines read: names, what they compare, as many numbers as names."""
     lines = (Path(__file__).parents[2] / "docs" / "tables.md").read_text().splitlines()
@@ -238,6 +242,10 @@ def test_tables_move_to_other_data_sets():
     assert [cell.paper for cell in plan_table("ablation", "digits")] == [{}] * 10
     with pytest.raises(SemmixError, match="no cells on digits"):
         plan_table("ood_auroc", "digits")
+    with pytest.raises(
+        SemmixError, match="no cells on digits"
+    ):  # a tail of 10 would leave its last class one of 100 images
+        plan_table("long_tailed", "digits")
     with pytest.raises(SemmixError, match="did you mean 'cifar10'"):
         plan_table("main", "cifar-10")
     with pytest.raises(SemmixError, match="did you mean 'ablation'"):

@@ -52,6 +52,12 @@ def test_finished_runs_come_in_the_order_of_their_seeds(tmp_path):
     write_run(tmp_path, CE, 1, finished=False)
     (tmp_path / CE.run_name(3)).mkdir()  # nothing in it yet
     assert finished(CE, tmp_path) == runs
+    asked, folder = replace(CE, seeds=4), RunFolder(tmp_path)
+    assert (folder.missing(asked), folder.untrained(asked)) == ([1, 3], 2)
+    assert (folder.missing(replace(asked, measure="piece")), folder.untrained(replace(asked, measure="piece"))) == (
+        [0, 1, 2, 3],
+        2,
+    )
     near = replace(CE, measure="piece")
     assert finished(near, tmp_path) == []
     write_tensors(runs[2] / PROXIMITY, {"val": torch.ones(1), "test": torch.ones(1)})
