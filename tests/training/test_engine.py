@@ -1,15 +1,31 @@
 """The engine under both loops: what a stopped run leaves and takes up again."""
 
 import json
+import math
 import signal
 import sys
 import threading
 
 import pytest
+import torch
 
+from semmix import SemmixError
 from semmix.core.runtime import Runtime
+from semmix.training import engine
 from semmix.training.classifier import TrainConfig, train
-from semmix.training.engine import append_stats, ctrl_c_between_steps, rewind_stats, tensorboard
+from semmix.training.engine import (
+    append_stats,
+    claim,
+    copy_in_place,
+    ctrl_c_between_steps,
+    load_checkpoint,
+    load_optimizer,
+    optimizer_tensors,
+    rewind_stats,
+    save_checkpoint,
+    tensorboard,
+    unchanged,
+)
 
 
 def test_lines_after_the_checkpoint_and_half_lines_are_forgotten(tmp_path):
@@ -28,6 +44,108 @@ def test_lines_after_the_checkpoint_and_half_lines_are_forgotten(tmp_path):
     assert path.read_text() == "".join(lines[:2])
     rewind_stats(path, 0)
     assert path.read_text() == ""
+
+
+def test_tensors_are_restored_where_they_are():
+    here = {"weights": {"a": torch.ones(2)}, "best": {}}
+    place = here["weights"]["a"]
+    with unchanged(here):
+        place.add_(5)
+    assert place.tolist() == [1, 1]
+    copy_in_place(here, {"weights": {"a": torch.zeros(2)}, "best": {"b": torch.ones(1)}})
+    assert here["weights"]["a"] is place
+    assert place.tolist() == [0, 0]
+    assert here["best"]["b"].tolist() == [1]  # one that was not there yet
+
+
+@pytest.mark.parametrize("content", [b"", b"no tensors"])
+def test_a_damaged_checkpoint_is_named(tmp_path, content):
+    (tmp_path / "checkpoint.safetensors").write_bytes(content)
+    with pytest.raises(SemmixError, match=r"cannot read checkpoint .*checkpoint\.safetensors.*\n.*delete it"):
+        load_checkpoint(tmp_path / "checkpoint.safetensors")
+
+
+def test_an_optimizers_memory_comes_back(tmp_path):
+    """A group without tensors leaves no trace in the file, and is empty when it is read."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    adam = torch.optim.Adam([weight], 0.1)
+    weight.grad = torch.tensor([1.0, 2.0, 3.0])
+    adam.step()
+    save_checkpoint(tmp_path / "c", {"optimizer": optimizer_tensors(adam), "method": {}}, {"step": 7})
+    groups, header = load_checkpoint(tmp_path / "c")
+    assert header == {"step": 7}
+    assert groups["method"] == {}
+    again = torch.optim.Adam([weight], 0.1)
+    load_optimizer(again, groups["optimizer"])
+    for name, value in adam.state[weight].items():
+        assert torch.equal(again.state[weight][name], value), name
+
+
+def engine_in(folder, inputs=None, seconds=1e9):
+    return claim(folder, "run.json", "test", inputs or {}, Runtime(checkpoint_seconds=seconds), 0, 1)
+
+
+def count_to(folder, last, seconds=1e9, stop_at=None):
+    """Count the steps of a run, whose only state is their sum; return the steps done."""
+    done, total, weight = [], torch.zeros(()), torch.nn.Parameter(torch.zeros(()))
+    with engine_in(folder, seconds=seconds) as run:
+        assert run is not None
+        run.resume({"count": {"total": total}}, torch.optim.SGD([weight]), finite=("count",))
+        for step in run.steps("count", last, 10):
+            total += step
+            done.append(step)
+            run.record({"nimg": 10 * (step + 1), "total": float(total)}, f"total {float(total):g}")
+            if step == stop_at:
+                signal.raise_signal(signal.SIGINT)
+        run.artifact.finish(total=float(total))
+    return done
+
+
+def test_a_stopped_run_goes_on_after_its_last_step(tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        count_to(tmp_path, 6, stop_at=3)
+    assert (tmp_path / "checkpoint.safetensors").exists()
+    capsys.readouterr()
+    assert count_to(tmp_path, 6) == [4, 5]
+    assert capsys.readouterr().out.startswith("count: 60/60  took")
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+    rows = [json.loads(line) for line in (tmp_path / "stats.jsonl").read_text().splitlines()]
+    assert [row["total"] for row in rows] == [0, 1, 3, 6, 10, 15]
+    assert json.loads((tmp_path / "run.json").read_text())["total"] == 15
+    with engine_in(tmp_path) as run:
+        assert run is None
+
+
+def test_the_last_note_is_shown(tmp_path, capsys):
+    count_to(tmp_path, 3)
+    assert capsys.readouterr().out.endswith("total 3\n")
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(0, [1, 2, 3]), (1e9, [])])
+def test_checkpoints_are_saved_when_they_are_due(tmp_path, monkeypatch, seconds, saved):
+    steps = []
+
+    def watched(path, groups, header, save=engine.save_checkpoint):
+        steps.append(header["step"])
+        save(path, groups, header)
+
+    monkeypatch.setattr(engine, "save_checkpoint", watched)
+    count_to(tmp_path, 3, seconds)
+    assert steps == saved
+
+
+def test_what_is_not_finite_is_not_saved(tmp_path):
+    weight = torch.nn.Parameter(torch.zeros(()))
+    bad = torch.tensor([1.0, math.nan])
+    with (
+        pytest.raises(SemmixError, match=r"not finite: nan\n.*another folder than"),
+        engine_in(tmp_path, seconds=0) as run,
+    ):
+        assert run is not None
+        run.resume({"count": {"bad": bad}}, torch.optim.SGD([weight]), finite=("count",))
+        for _ in run.steps("count", 2, 1):
+            pass
+    assert not (tmp_path / "checkpoint.safetensors").exists()
 
 
 ROWS = [{"epoch": k, "nimg": 60 * k, "loss": 1 / k} for k in (1, 2, 3)]
