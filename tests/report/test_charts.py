@@ -20,9 +20,11 @@ from semmix.report.charts import (
     forest_chart,
     reliability_chart,
     risk_chart,
+    roc_chart,
     training_chart,
     verdict,
 )
+from semmix.report.detection import Detection
 from semmix.report.rows import aggregate
 from semmix.report.svg import Frame, series_style
 from semmix.runs import Predictions
@@ -334,3 +336,24 @@ def test_forest_chart_has_dots_and_rings_with_their_intervals(run_folders):
     assert "range" not in forest_chart([replace(ce, before=one_seed, after=one_seed)])
     cut = replace(ce, before={"ece": Interval(0.1, -0.1, 0.3, 2)})
     assert float(next(line for line in shapes(forest_chart([cut]), "line") if "range" in line["class"])["x1"]) == 14
+
+
+def test_every_axis_has_its_name(series, run_folders):
+    rows = aggregate(run_folders)
+    detection = Detection("far", 0, *[Interval(0.5, nan, nan, 1)] * 3, np.linspace(0, 1, 101))
+    drawn = {
+        reliability_chart(series, 0): ["confidence, %", "accuracy, %"],
+        confidence_chart(series, 0): ["confidence, %", "images, %"],
+        risk_chart([series]): ["the most confident images, %", "wrong among them, %"],
+        roc_chart([detection], "far"): ["test images called OOD, %", "OOD images found, %"],
+        training_chart(rows, "loss", "Loss"): ["epoch", ""],
+        forest_chart(rows): ["ECE, %", ""],
+    }
+    for svg, names in drawn.items():
+        assert re.findall('class="name middle">(.*?)<', str(svg)) == names
+    places = re.findall('<text x="18" y="(.*?)" class="row-name">(.*?)<', str(forest_chart(rows)))
+    frame = Frame((0, 1), (0, 2), height=134, left=14, top=2)
+    assert [(float(y), name) for y, name in places] == [
+        (pytest.approx(frame.y(1.72), abs=0.01), "CE"),
+        (pytest.approx(frame.y(0.72), abs=0.01), "CSM"),
+    ]

@@ -130,6 +130,8 @@ def test_the_chart_of_a_pair_shows_its_own_sets(gallery):
     lam[1] = 0.5
     chart = pair_chart(replace(gallery, lam=lam), (0, 2), "b → a")
     assert "annotated lambda from 0.50 to 0.50" in chart
+    assert re.findall('class="name middle">(.*?)<', str(chart)) == ["λ requested", "λ annotated"]
+    assert replace(gallery, pairs=[(2, 3), (0, 1), (2, 3), (0, 1)]).distinct_pairs == [(0, 1), (2, 3)]
     assert chart.count("line thin") == 1
     assert 'viewBox="0 0 200 170"' in chart
     many = Gallery(np.zeros((1, 2, 1, 2, 2), np.uint8), [(0, 1)] * 30, np.tile([0.0, 1.0], (30, 1)), np.zeros((30, 2)))
