@@ -62,6 +62,13 @@ def test_a_second_import_does_nothing(npz, tmp_path, capsys):
     assert "already in" in capsys.readouterr().out
 
 
+def test_an_import_tells_what_it_reads_and_what_came_of_it(npz, tmp_path, capsys):
+    folder = import_data("cifar10", source=npz, root=tmp_path / "data")
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == f"reading CIFAR-10 from {npz}"
+    assert last == f"cifar10: 30 train, 10 test images, digests verified, in {folder}"
+
+
 def test_a_refused_import_leaves_nothing(npz, tmp_path):
     with pytest.raises(SemmixError, match="does not hold the train images of CIFAR-100"):
         import_data("cifar100", source=npz, root=tmp_path / "data")
