@@ -338,6 +338,8 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(folders, m
 def test_user_mistakes_are_explained(folders, tmp_path):
     with pytest.raises(SemmixError, match="no unet, scheduler"):
         load_generator(f"diffusers:{tmp_path}")
+    with pytest.raises(SemmixError, match="unknown adapter: 'diffuser'"):
+        load_adapter(f"diffuser:{tmp_path}", CPU)
     with pytest.raises(SemmixError, match="no transformer"):
         load_generator(f"dit:{folders['sd']}")
     with pytest.raises(SemmixError, match="a prompt for each class"):

@@ -332,6 +332,15 @@ def test_edm2_has_the_official_number_of_entries():
     }
 
 
+def test_what_an_edm2_file_does_not_tell_is_as_in_the_official_class():
+    config = EDM2Config(resolution=64, channels=3, num_classes=1000)
+    assert (config.model_channels, config.channel_mult, config.num_blocks) == (192, (1, 2, 3, 4), 3)
+    assert (config.attn_resolutions, config.channels_per_head, config.clip_act) == ((16, 8), 64, 256)
+    assert (config.channel_mult_noise, config.channel_mult_emb, config.sigma_data) == (None, None, 0.5)
+    balances = config.label_balance, config.concat_balance, config.res_balance, config.attn_balance
+    assert balances == (0.5, 0.5, 0.3, 0.3)
+
+
 @pytest.mark.parametrize("limit", [0.5, None])
 def test_edm2_limits_activations(limit):
     torch.manual_seed(0)
