@@ -256,6 +256,7 @@ def test_a_table_of_few_images_is_fitted_without_a_generator(photos, tmp_path, c
     assert fitted.findings[0] == "40 images in 2 classes: plain 20, striped 20"
     assert fitted.findings[-len(fitted.warnings) :] == fitted.warnings
     assert fitted.warnings[0].startswith("1 files cannot be used")
+    assert fitted.warnings[0] in fitted._repr_html_()
     (answer,) = fitted.predict(photos / "striped" / "0.png")
     assert answer.class_name in ("plain", "striped")
     assert len(fitted.predict([photos / "plain", photos / "striped" / "0.png"])) == 131

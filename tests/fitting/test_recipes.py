@@ -20,6 +20,7 @@ def test_the_demo_learns_from_about_ten_images_of_each_digit():
 def test_a_known_data_set_gets_time_for_its_generator_and_own_images_wait_for_a_plan(tmp_path):
     known, own = recipe_of("cifar10"), recipe_of(str(tmp_path / "photos"))
     assert (known.generator.minutes, known.generator.flip, known.sets_per_pair) == (25, True, 100)
+    assert (known.even_out, known.partners) == (False, None)
     assert (own.generator.minutes, own.out) == (None, Path("runs/photos"))
     assert [is_own(name) for name in ("digits", "cifar10", "photos.csv", str(tmp_path), "fotos")] == [
         False,
