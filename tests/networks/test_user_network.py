@@ -1,5 +1,7 @@
 """User networks: what is taken, what is refused, and that looking at them changes nothing."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -99,6 +101,24 @@ def test_statistics_are_those_named_or_the_networks_own_or_the_default(tmp_path,
     assert network.mean.flatten().tolist() == pytest.approx(mean)
     assert network.std.flatten().tolist() == pytest.approx(std)
     assert network.feature_dim == 32
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("make = dict", "wrong_nets:make is not a network: dict"),
+        ("def make(): raise RuntimeError('no file')", "wrong_nets:make cannot be called: RuntimeError: no file"),
+        ("other = 1", "cannot load network wrong_nets:make"),
+    ],
+)
+def test_what_is_no_network_is_refused_in_words(tmp_path, monkeypatch, code, words):
+    (tmp_path / "wrong_nets.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrong_nets", raising=False)
+    with pytest.raises(SemmixError, match=words):
+        user_classifier("wrong_nets:make", 3, SHAPE)
+    with pytest.raises(SemmixError, match=r"no exported program here: none\.pt2"):
+        user_classifier("none.pt2", 3, SHAPE)
 
 
 class Picky(nn.Module):
