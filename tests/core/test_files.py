@@ -184,6 +184,11 @@ def test_a_device_that_is_not_here_is_refused_in_words(name):
     assert pick_device("cpu") == torch.device("cpu")
 
 
+def test_a_device_that_nobody_knows_is_refused_in_words():
+    with pytest.raises(SemmixError, match=r"^unknown device: 'gpu'\n  -> use auto, cpu, cuda or cuda:1$"):
+        pick_device("gpu")
+
+
 def test_the_recorded_command_can_be_typed_again(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/bin/semmix", "fit", "my photos", "caf\udce9"])
     assert describe_environment()["command"] == "semmix fit 'my photos' 'caf\\xe9'"
