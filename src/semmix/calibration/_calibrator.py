@@ -14,7 +14,7 @@ from torch import Tensor
 
 from semmix.calibration._inputs import Array, as_labels, as_logits, as_numpy, as_vector
 from semmix.calibration.metrics import brier, nll
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.core.files import read_json, read_tensors, write_json, write_tensors
 
 State = dict[str, Array]
@@ -58,8 +58,7 @@ class Calibrator:
             seen = "every row lies in [0, 1] and sums to one"
             raise SemmixError("these logits are probabilities", seen, "pass np.log(probs) instead")
         labels = as_labels(labels, rows.shape)
-        if labels.ndim == 2:
-            raise SemmixError("calibrators learn from classes", "soft labels", "pass class indices [N]")
+        require(labels.ndim != 2, "calibrators learn from classes", "soft labels", "pass class indices [N]")
         self.num_classes_ = rows.shape[1]
         self.state_ = self._learn(rows, labels, *context)
         measure = self._criterion()

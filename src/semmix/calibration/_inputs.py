@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 
 Array = NDArray[Any]
 Rows = Array | Tensor
@@ -56,9 +56,8 @@ def as_labels(labels: Any, shape: Sequence[int], ignore_index: int | None = None
         for _ in prob_blocks(targets := labels.astype(np.float64), "soft labels"):
             pass
         return targets
-    if labels.ndim != 1:
-        fix = f"pass class indices [N] or target distributions [N, {num_classes}]"
-        raise SemmixError("labels have the wrong shape", f"shape {labels.shape}", fix)
+    fix = f"pass class indices [N] or target distributions [N, {num_classes}]"
+    require(labels.ndim == 1, "labels have the wrong shape", f"shape {labels.shape}", fix)
     if labels.dtype.kind == "f":
         check_finite(labels, "labels")
         if (broken := labels[labels != np.rint(labels)]).size:
@@ -98,8 +97,7 @@ def least_positive(probs: Array) -> float:
 def as_vector(values: Any, name: str) -> Array:
     """Return finite numbers `[N]` as a float64 array."""
     vector = as_finite(values, name)
-    if vector.ndim != 1:
-        raise SemmixError(f"{name} must be a vector", f"shape {vector.shape}", "pass one number per sample")
+    require(vector.ndim == 1, f"{name} must be a vector", f"shape {vector.shape}", "pass one number per sample")
     return vector
 
 
@@ -119,15 +117,13 @@ def as_rows(values: Any, name: str) -> Rows:
             values = np.asarray(values)
         except (ValueError, TypeError) as error:
             raise SemmixError(f"{name} must be rectangular", error, "pass an array [N, K]") from error
-        if values.dtype.kind not in "fiubc":
-            fix = "pass numbers; map class names to 0..K-1 first"
-            raise SemmixError(f"{name} must hold numbers", f"dtype {values.dtype}", fix)
+        fix = "pass numbers; map class names to 0..K-1 first"
+        require(values.dtype.kind in "fiubc", f"{name} must hold numbers", f"dtype {values.dtype}", fix)
     if values.is_complex() if isinstance(values, Tensor) else np.iscomplexobj(values):
         raise SemmixError(f"{name} must be real", values.dtype, "pass the real part")
     if values.ndim == 0:
         raise SemmixError(f"{name} must be an array", values.item(), "pass one row per sample")
-    if len(values) == 0:
-        raise SemmixError(f"{name} must not be empty", f"shape {tuple(values.shape)}", "pass at least one sample")
+    require(len(values) != 0, f"{name} must not be empty", f"shape {tuple(values.shape)}", "pass at least one sample")
     # Torch subtracts no booleans.
     return values.int() if values.dtype == torch.bool else values
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from semmix.calibration._bins import BinSums, bin_edges, bin_index, check_bins, mean_absolute
 from semmix.calibration._inputs import Array, as_vector, check_samples, map_blocks
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 
 FEW_CLASSES = 32
 """Up to here, searching column after column beats searching row by row."""
@@ -149,8 +149,7 @@ class TopLabel:
         power 1: twice the plug-in less its mean under Gaussian noise of each bin's accuracy.
         power 2: the unbiased squared error of Kumar et al. 2019, then its root.
         """
-        if power not in (1, 2):
-            raise SemmixError("power must be 1 or 2", power, "1 debiases ECE, 2 its squared form")
+        require(power in (1, 2), "power must be 1 or 2", power, "1 debiases ECE, 2 its squared form")
         filled = self.bin_sums(bins).filled()
         weight, (confidence, accuracy) = filled.weight, filled.means()
         gap, variance = confidence - accuracy, accuracy * (1 - accuracy)

@@ -10,7 +10,7 @@ import numpy as np
 
 from semmix.calibration._inputs import Array, Rows, check_samples, prob_blocks
 from semmix.calibration.metrics import entropies, log_losses
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 
 def kl_divergence(probs: Any, human: Any) -> float:
@@ -55,7 +55,6 @@ def human_agreement(probs: Any, human: Any) -> dict[str, float]:
 
 def _pair(probs: Any, human: Any) -> tuple[Rows, Array]:
     probs, human = check_samples(probs, human)
-    if human.ndim == 1:
-        fix = "pass one distribution over classes per sample, [N, K]"
-        raise SemmixError("human labels must be distributions", f"shape {human.shape}", fix)
+    fix = "pass one distribution over classes per sample, [N, K]"
+    require(human.ndim != 1, "human labels must be distributions", f"shape {human.shape}", fix)
     return probs, human

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 
 @torch.no_grad()
@@ -25,8 +25,7 @@ def tta_probs(forward: Callable[[Tensor], Tensor], images: Tensor, padding: int 
 
 def views(images: Tensor, padding: int = 4, flip: bool = True) -> Iterator[Tensor]:
     """Yield the image and its four corner crops after zero padding, each also mirrored."""
-    if images.ndim != 4:
-        raise SemmixError("images must be [N, C, H, W]", tuple(images.shape), "add a batch axis")
+    require(images.ndim == 4, "images must be [N, C, H, W]", tuple(images.shape), "add a batch axis")
     height, width = images.shape[-2:]
     padded = functional.pad(images, [padding] * 4)
     corners = [(y, x) for y in (0, 2 * padding) for x in (0, 2 * padding)] if padding else []

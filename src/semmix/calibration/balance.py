@@ -1,8 +1,7 @@
 """Is a loss confidence-balanced? The optimum behind the propositions of the CSM paper.
 
-Two images the network can hardly tell apart carry labels q1 (sharper) and q2 (softer), mixtures
-alpha : 1 - alpha of the same two classes. The network may predict any p1, p2 no further apart than
-delta allows:
+Two images the network can hardly tell apart carry labels q1 (sharper) and q2 (softer), mixtures alpha : 1 - alpha of
+the same two classes. The network may predict any p1, p2 no further apart than delta allows:
 
     min L(p1, q1) + L(p2, q2)   subject to   ||p1 - p2||^2 <= delta.
 
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.core.extras import import_object
 from semmix.core.files import write_bytes
 
@@ -83,20 +82,16 @@ def confidence_balance(loss: Loss, alpha1: float, alpha2: float, delta: float, n
         >>> round(confidence_balance(squared_error, 0.9, 0.6, 0.01).beta, 8) == 0
         True
     """
-    if not 0.5 <= alpha2 < alpha1 < 1:
-        seen = f"alpha1 = {alpha1}, alpha2 = {alpha2}"
-        raise SemmixError("labels are out of order", seen, "choose 0.5 <= alpha2 < alpha1 < 1")
-    if not delta >= 0:
-        raise SemmixError("delta is a squared distance", delta, "choose delta >= 0")
-    if num_classes < 2:
-        raise SemmixError("labels mix two classes", num_classes, "choose num_classes >= 2")
+    fix = "choose 0.5 <= alpha2 < alpha1 < 1"
+    require(0.5 <= alpha2 < alpha1 < 1, "labels are out of order", f"alpha1 = {alpha1}, alpha2 = {alpha2}", fix)
+    require(delta >= 0, "delta is a squared distance", delta, "choose delta >= 0")
+    require(num_classes >= 2, "labels mix two classes", num_classes, "choose num_classes >= 2")
     labels = [_vector(alpha, num_classes) for alpha in (alpha1, alpha2)]
     with np.errstate(all="ignore"):
         problem = _Problem(_on_arrays(loss), labels, delta)
         p1, p2 = problem.solve()
         least = problem.objective((p1, p2))
-    if not math.isfinite(least):
-        raise SemmixError("the loss has no finite least value", least, DEFINED)
+    require(math.isfinite(least), "the loss has no finite least value", least, DEFINED)
     beta = squared_error(p1, labels[0]) - squared_error(p2, labels[1])
     return Balance(float(beta), p1, p2)
 
@@ -199,8 +194,7 @@ class _Problem:
 def minima(f: Callable[[float], float], low: float, high: float) -> list[float]:
     """Return the local minima of a function on an interval, by the sign of its slope.
 
-    The slope is a difference of fourth order whose step shrinks towards the ends, where losses
-    may have poles.
+    The slope is a difference of fourth order whose step shrinks towards the ends, where losses may have poles.
     """
     low, high = low + EDGE, max(high - EDGE, low + EDGE)
 
@@ -254,8 +248,7 @@ CURVES: dict[str, Loss] = {
 
 def load_loss(name: str, gamma: float = 1.0) -> Loss:
     """Return ce, l2 or focal with its gamma, or a user's own loss by `package.module:function`."""
-    if not math.isfinite(gamma):
-        raise SemmixError("gamma is the exponent of focal", gamma, "choose a number, such as 2")
+    require(math.isfinite(gamma), "gamma is the exponent of focal", gamma, "choose a number, such as 2")
     known = {"ce": cross_entropy, "focal": partial(focal, gamma=gamma), "l2": squared_error}
     if name in known:
         return known[name]

@@ -12,15 +12,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from semmix.calibration._calibrator import Calibrator
 from semmix.calibration._inputs import Array, least_positive
 from semmix.calibration.scaling import TemperatureScaler
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 
 
 class CalibratedClassifier(ClassifierMixin, BaseEstimator):
     """Fits a classifier on all samples and a calibrator on its cross-validated predictions.
 
     Args:
-        estimator: a classifier with `predict_proba` or `decision_function`; logistic regression
-            when None.
+        estimator: a classifier with `predict_proba` or `decision_function`; logistic regression when None.
         calibrator: one of our calibrators; `TemperatureScaler()` when None.
         cv: folds that give every sample a prediction by a model that never saw it.
     """
@@ -32,8 +31,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "CalibratedClassifier":
         """Learn from features `[N, D]` and class labels of any type `[N]`."""
-        if self.cv < 2:
-            raise SemmixError("cross-validation needs two folds", f"cv={self.cv}", "5 is usual")
+        require(self.cv >= 2, "cross-validation needs two folds", f"cv={self.cv}", "5 is usual")
         X, y = validate_data(self, X, y)
         check_classification_targets(y)
         self.classes_, labels, counts = np.unique(y, return_inverse=True, return_counts=True)

@@ -11,7 +11,7 @@ import numpy as np
 from semmix.calibration import metrics
 from semmix.calibration._inputs import Array, as_numpy, as_probs, as_rows, as_vector, check_samples
 from semmix.calibration._toplabel import TopLabel, top_label
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 Metric = Callable[..., float]
 Weighted = Callable[[Array], float]
@@ -103,15 +103,13 @@ def paired_difference(
 ) -> Interval:
     """Return metric(A) - metric(B) on the same samples, with a paired bootstrap test.
 
-    Both models see the same resamples, so what makes samples hard or easy cancels. The p-value is
-    two-sided: how often a resampled difference strays from the measured one by as much as that one
-    from zero.
+    Both models see the same resamples, so what makes samples hard or easy cancels. The p-value is two-sided: how often
+    a resampled difference strays from the measured one by as much as that one from zero.
     """
     _check(level, resamples)
     (measure_a, num_samples), (measure_b, num_b) = (prepare(metric, probs, labels) for probs in (probs_a, probs_b))
-    if num_samples != num_b:
-        seen = f"{num_samples} and {num_b} samples"
-        raise SemmixError("the models saw different samples", seen, "compare them on the same ones")
+    fix = "compare them on the same ones"
+    require(num_samples == num_b, "the models saw different samples", f"{num_samples} and {num_b} samples", fix)
     ones = np.ones(num_samples)
     value = measure_a(ones) - measure_b(ones)
     draws = bootstrap(num_samples, resamples, seed)
@@ -222,7 +220,5 @@ def _method(metric: Metric) -> Metric | None:
 
 
 def _check(level: float, resamples: int) -> None:
-    if not 0 < level < 1:
-        raise SemmixError("level must lie between 0 and 1", level, "0.95 is the usual choice")
-    if resamples < 1:
-        raise SemmixError("resamples must be positive", resamples, "1000 is the usual choice")
+    require(0 < level < 1, "level must lie between 0 and 1", level, "0.95 is the usual choice")
+    require(resamples >= 1, "resamples must be positive", resamples, "1000 is the usual choice")

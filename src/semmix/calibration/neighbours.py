@@ -8,7 +8,7 @@ import torch
 from semmix.calibration._bins import check_bins
 from semmix.calibration._inputs import Array, as_finite, as_rows, as_vector, row_blocks
 from semmix.calibration._toplabel import TopLabel, top_label
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, require, unknown_name
 
 
 def proximity(
@@ -25,17 +25,15 @@ def proximity(
     """
     if protocol not in ("code", "paper"):
         raise unknown_name("protocol", protocol, ["code", "paper"])
-    if num_neighbours < 1:
-        raise SemmixError("too few neighbours", num_neighbours, "ask for at least 1, such as 10")
+    require(num_neighbours >= 1, "too few neighbours", num_neighbours, "ask for at least 1, such as 10")
     unit = _unit_rows(features)
     candidates = unit if pool is None else _unit_rows(pool)
     own = pool is None
     if unit.shape[1] != candidates.shape[1]:
         seen = f"{unit.shape[1]} numbers each in features, {candidates.shape[1]} in the pool"
         raise SemmixError("features and pool do not fit", seen, "pass features of one network")
-    if len(candidates) < num_neighbours + own:
-        fix = f"pass at least {num_neighbours + own} rows, or lower num_neighbours"
-        raise SemmixError("too few samples to find neighbours", len(candidates), fix)
+    fix = f"pass at least {num_neighbours + own} rows, or lower num_neighbours"
+    require(len(candidates) >= num_neighbours + own, "too few samples to find neighbours", len(candidates), fix)
     distances = _nearest(unit, candidates, num_neighbours, own)  # [N, num_neighbours]
     if protocol == "paper":
         return np.exp(-distances.mean(1))
@@ -50,8 +48,7 @@ def piece(probs: Any, labels: Any, proximity: Any, bins: int = 15, proximity_bin
         labels: Classes `[N]`, or distributions `[N, K]`.
         proximity: One number per sample, high where data are dense.
         bins: Confidence bins.
-        proximity_bins: Quantile bins of the proximity; 10, with 15 confidence bins, is what the
-            published tables use.
+        proximity_bins: Quantile bins of the proximity; 10, with 15 confidence bins, is what the published tables use.
 
     Returns:
         A share, never below the ECE with the same `bins`.

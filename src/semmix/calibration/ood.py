@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from semmix.calibration._inputs import Array, as_logits, as_vector
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 
 Score = Literal["entropy", "max-prob", "max-logit", "energy"]
 
@@ -71,8 +71,7 @@ def ood_fpr(in_scores: Any, out_scores: Any, recall: float = 0.95) -> float:
 
     With the default this is the "FPR95" of Hendrycks and Gimpel 2017 and of ODIN.
     """
-    if not 0 <= recall <= 1:
-        raise SemmixError("recall must lie between 0 and 1", recall, "0.95 is usual")
+    require(0 <= recall <= 1, "recall must lie between 0 and 1", recall, "0.95 is usual")
     inside, outside = _scores(in_scores, out_scores)
     threshold = np.quantile(inside, recall, method="inverted_cdf")
     return float((outside <= threshold).mean())

@@ -11,7 +11,7 @@ from semmix.calibration._bins import BinSums, bin_index, check_bins
 from semmix.calibration._inputs import Array, Rows, as_numpy, as_probs, as_rows, check_samples, row_blocks
 from semmix.calibration._toplabel import TopLabel, as_class_weights, top_label, weigh
 from semmix.calibration.metrics import classwise_columns, log_losses, squared_errors
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 
 COARSE, FINE = 20, 52
 """Binary digits after the point of the two whole numbers that hold a sum."""
@@ -129,8 +129,7 @@ class CalibrationStream:
         """Return the metrics of all samples so far, by name."""
         top = BinSums(*self._top.values())
         total = float(top.weight.sum())
-        if total == 0:
-            raise SemmixError("no samples yet", 0, "call update(probs, labels) first")
+        require(total != 0, "no samples yet", 0, "call update(probs, labels) first")
         loss, squared_error = self._losses.values()[:, 0] / total
         classwise = BinSums(*self._classwise.values().reshape(3, self.num_classes, self.bins))
         return {

@@ -78,8 +78,7 @@ def read_source(entry: Entry, source: Path) -> Parts:
 def verify_parts(entry: Entry, parts: Parts, source: Path) -> Parts:
     """Return the parts if they are what the catalogue promises.
 
-    A part in its official order keeps it; any other is sorted by content, so that every source
-    leads to the same order.
+    A part in its official order keeps it; any other is sorted by content, so that every source leads to the same order.
     """
     alike = not entry.class_names or parts.class_names in ((), entry.class_names)
     seen, fix = ", ".join(parts.class_names[:5]), f"expected {', '.join(entry.class_names[:5])}, ..."

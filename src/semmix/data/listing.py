@@ -1,8 +1,7 @@
 """Which image files there are, of which class and part: from folders, or from a table of paths.
 
-A folder holds one folder per class (`cat/1.png`, `cat/2024/1.png`), or `train`, `val` and `test`
-folders of those, by any of their usual names. A table is a .csv or .jsonl file with a path and a
-label in every row.
+A folder holds one folder per class (`cat/1.png`, `cat/2024/1.png`), or `train`, `val` and `test` folders of those, by
+any of their usual names. A table is a .csv or .jsonl file with a path and a label in every row.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Seeded splits and long tails.
 
-Every choice is an order of images that depends on the seed and on the images themselves, not on the
-order in which they arrived or on a library's random stream: the same data set, had by whatever
-route, is always split the same way.
+Every choice is an order of images that depends on the seed and on the images themselves, not on the order in which they
+arrived or on a library's random stream: the same data set, had by whatever route, is always split the same way.
 """
 
 from collections import Counter

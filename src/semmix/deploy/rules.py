@@ -32,8 +32,7 @@ class Rules:
     class_names: list[str]
     temperature: float
     set_thresholds: dict[str, float]
-    """By coverage in per cent: a class is in the prediction set if its calibrated probability is
-    at least this."""
+    """By coverage in per cent: a class is in the prediction set if its calibrated probability is at least this."""
     ood_threshold: float | None
     """Images whose score is higher raise a warning; None after too few validation images."""
 

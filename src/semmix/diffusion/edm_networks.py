@@ -3,9 +3,8 @@
 `SongUNet` (DDPM++ and NCSN++) and `DhariwalUNet` (ADM) take `c_in * x`, the noise condition and
 class weights, and return the raw network output F of EDM's equation 7; `edm.py` wraps it.
 
-References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), tables 1 and 7;
-Song et al. 2021, https://arxiv.org/abs/2011.13456; Dhariwal and Nichol 2021,
-https://arxiv.org/abs/2105.05233.
+References: Karras et al. 2022, https://arxiv.org/abs/2206.00364 (EDM), tables 1 and 7; Song et al. 2021,
+https://arxiv.org/abs/2011.13456; Dhariwal and Nichol 2021, https://arxiv.org/abs/2105.05233.
 """
 
 from __future__ import annotations
@@ -95,9 +94,8 @@ class EDMConfig(NetworkConfig):
 class GroupNorm(nn.GroupNorm):
     """A group norm that the compiler makes fast.
 
-    Its own rendering of group norms wants all channels of a group side by side, so it copies
-    channels-last images back and forth. Sums over pixels first, then over a group's channels,
-    read them as they lie.
+    Its own rendering of group norms wants all channels of a group side by side, so it copies channels-last images back
+    and forth. Sums over pixels first, then over a group's channels, read them as they lie.
     """
 
     def forward(self, input: Tensor) -> Tensor:

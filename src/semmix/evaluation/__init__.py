@@ -1,9 +1,8 @@
 """Measure and calibrate the predictions of any model: `semmix evaluate FILE`, `semmix.evaluate(scores, labels)`.
 
-Files are read (`read`, `columns`) as parts of scores and labels, turned into samples while common
-mistakes are caught (`samples`), calibrated without judging a calibrator by what it has seen
-(`calibrate`), measured (`measure`), compared with people where their labels are given (`human`);
-what comes out is an `Evaluation` (`outcome`).
+Files are read (`read`, `columns`) as parts of scores and labels, turned into samples while common mistakes are caught
+(`samples`), calibrated without judging a calibrator by what it has seen (`calibrate`), measured (`measure`), compared
+with people where their labels are given (`human`); what comes out is an `Evaluation` (`outcome`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from tyro.conf import Positional
 
 from semmix.calibration import few_samples
 from semmix.calibration._inputs import as_float64, as_numpy, as_rows
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 from semmix.core.files import read_json
 from semmix.core.progress import progress, say
 from semmix.evaluation.calibrate import Fitted, calibrator_called, fit_all, make_folds
@@ -60,8 +59,7 @@ class Settings:
         for name, least in (("bins", 1), ("resamples", 1), ("folds", 2), ("seed", 0)):
             if getattr(self, name) < least:
                 raise SemmixError(f"{name} is too small", getattr(self, name), f"at least {least}")
-        if not 0 < self.level < 1:
-            raise SemmixError("level must lie between 0 and 1", self.level, "0.95 is usual")
+        require(0 < self.level < 1, "level must lie between 0 and 1", self.level, "0.95 is usual")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,7 @@ class EvaluateConfig(Settings):
     they are cross-fitted: no sample is judged by a calibrator that saw it."""
 
     out: Path | None = None
-    """Folder for evaluation.json, .md, .tex and report.html; by default the run folder, or
-    NAME-evaluation."""
+    """Folder for evaluation.json, .md, .tex and report.html; by default the run folder, or NAME-evaluation."""
 
     scores: str | None = None
     """Name of the array of logits or probabilities, or how its columns begin; else guessed."""
@@ -219,7 +216,6 @@ def _default_folder(path: Path) -> Path:
     folder = path.with_name(f"{path.stem}-evaluation")
     if (written := folder / "evaluation.json").exists():
         source = read_json(written).get("source")
-        if source != path.name:
-            fix = f"pass --out FOLDER for {path.name}, or remove that folder"
-            raise SemmixError(f"{folder} holds the evaluation of another file", source, fix)
+        fix = f"pass --out FOLDER for {path.name}, or remove that folder"
+        require(source == path.name, f"{folder} holds the evaluation of another file", source, fix)
     return folder

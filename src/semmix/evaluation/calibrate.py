@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from semmix import calibration as cal
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.core.extras import import_object
 from semmix.core.seeds import fold_seed
 from semmix.evaluation.columns import Array
@@ -78,9 +78,8 @@ class Fitted:
 
 def make_folds(num_rows: int, num_folds: int, seed: int) -> Array:
     """Return a random fold for each row, all of about the same size."""
-    if num_rows < 2:
-        fix = "pass more samples, or --val FILE to fit calibrators on"
-        raise SemmixError("a single sample cannot be split into folds", f"{num_rows} sample", fix)
+    fix = "pass more samples, or --val FILE to fit calibrators on"
+    require(num_rows >= 2, "a single sample cannot be split into folds", f"{num_rows} sample", fix)
     random = np.random.default_rng(fold_seed("folds", seed))
     folds = np.resize(np.arange(num_folds, dtype=np.int32), num_rows)
     random.shuffle(folds)

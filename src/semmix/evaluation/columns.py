@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from semmix.core.errors import SemmixError, some_of
+from semmix.core.errors import SemmixError, require, some_of
 from semmix.core.extras import import_extra
 from semmix.core.files import delimiter_of
 
@@ -114,8 +114,7 @@ def not_predicted(names: Iterable[str]) -> list[str]:
 
 def choose_columns(columns: list[Column], names: Names) -> tuple[Column, list[Column], list[str]]:
     """Return the column of labels, one column per class, and warnings; names not given are guessed."""
-    if not any(column.head for column in columns):
-        raise SemmixError("the table has no rows", 0, "check the file")
+    require(any(column.head for column in columns), "the table has no rows", 0, "check the file")
     wanted = names.labels or best_labels(column.name for column in columns)
     label = next((column for column in columns if column.name == wanted), None)
     if label is None:

@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 from safetensors import SafetensorError, safe_open
 
 from semmix.core.artifact import folders_in
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.evaluation.columns import (
     IGNORED_WORDS,
     SCORE_WORDS,
@@ -96,8 +96,7 @@ def read_matrix(path: Path) -> tuple[Array, list[str]]:
 
 def _open(path: Path, readers: Mapping[str, Callable[[Path], T]]) -> T:
     """Return what the reader for this kind of file makes of it."""
-    if not path.exists():
-        raise SemmixError("no such file", path, "check the path")
+    require(path.exists(), "no such file", path, "check the path")
     if path.suffix.lower() not in readers:
         raise SemmixError("unknown kind of file", path.name, f"pass one of {', '.join(readers)}")
     try:

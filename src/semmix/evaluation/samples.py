@@ -9,7 +9,7 @@ import numpy as np
 
 from semmix.calibration import TemperatureScaler, least_positive, softmax
 from semmix.calibration._inputs import check_finite
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 from semmix.evaluation.columns import SUM_TOLERANCE, Array, Part
 
 Kind = Literal["logits", "probs"]
@@ -90,9 +90,8 @@ def make_all(
     """Return the test part and the validation part, if any, as samples; what was read; warnings."""
     for part in parts.values():
         for what, rows in ((repr(part.name), part.scores), ("the array of labels", part.labels)):
-            if rows.ndim not in (1, 2):
-                fix = "pass scores [N, K] or [N], and labels [N]"
-                raise SemmixError(f"{what} has the wrong shape", list(rows.shape), fix)
+            fix = "pass scores [N, K] or [N], and labels [N]"
+            require(rows.ndim in (1, 2), f"{what} has the wrong shape", list(rows.shape), fix)
         if part.labels.dtype.kind not in "fiub":
             raise SemmixError("labels must be class indices", part.labels[:3].tolist(), "use 0 to K-1")
     samples, notes, warnings, first = {}, [], [], first_label(parts.values())
@@ -130,8 +129,7 @@ def make_samples(part: Part, kind: Kind | None, first: int = 0) -> tuple[Samples
         seen = f"scores {list(part.scores.shape)}, labels {list(part.labels.shape)}"
         raise SemmixError("scores and labels do not fit", seen, "pass one label per row")
     head = np.asarray(part.scores[:LOOKED_AT])
-    if head.dtype.kind not in "fiub":
-        raise SemmixError("scores must be numbers", head.dtype, "pass logits or probabilities")
+    require(head.dtype.kind in "fiub", "scores must be numbers", head.dtype, "pass logits or probabilities")
     head = head.astype(np.float64)
     check_finite(head, "scores")
     if head.shape[1:] == (1,):
@@ -231,9 +229,8 @@ def _refuse_outside(rows: Array, first_row: int) -> Array:
 def _judge_labels(labels: Array, num_classes: int, first: int) -> tuple[Array, list[str]]:
     """Return class indices from 0, from those that count from `first` or from one-hot rows."""
     if _is_one_hot(labels):
-        if labels.shape[1] != num_classes:
-            fix = f"{num_classes} columns of scores need one-hot rows of {num_classes}, or labels [N]"
-            raise SemmixError("one-hot labels do not fit", list(labels.shape), fix)
+        fix = f"{num_classes} columns of scores need one-hot rows of {num_classes}, or labels [N]"
+        require(labels.shape[1] == num_classes, "one-hot labels do not fit", list(labels.shape), fix)
         one_hot = ((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)
         if not one_hot.all():
             row = int(np.argmin(one_hot))

@@ -28,8 +28,7 @@ def draw_evaluation(
     """Write one self-contained HTML file that compares `predictions` by name; return its path.
 
     Args:
-        predictions: The same images under each name, as they came first: `{"as given": ...,
-            "temperature": ...}`.
+        predictions: The same images under each name, as they came first: `{"as given": ..., "temperature": ...}`.
         out: The file to write.
         title: Heading of the page.
         class_names: Names of the classes; numbers by default.
