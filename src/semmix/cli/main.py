@@ -125,11 +125,7 @@ def run_command(name: str, arguments: list[str]) -> int:
             command.show_help(arguments)
             raise SystemExit(0)
         given = tyro.cli(command, prog=f"semmix {name}", description=COMMANDS[name], args=arguments, config=TYRO_STYLE)
-<<<<<<< HEAD
     status = given.run()  # what a command returns beside it is for Python
-=======
-    status = given.run()  # a command may return what it made instead
->>>>>>> 8cc1fc6 (Refusals of calibration and evaluation in one line each; a command that returns what it made ends well)
     return status if isinstance(status, int) else 0
 
 
