@@ -148,8 +148,9 @@ def test_a_set_beyond_the_last_is_refused(tmp_path, n):
 def test_truncated_shard_is_found(tmp_path):
     path = filled(tmp_path).shard_path(0)
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(SemmixError, match="shard-00000"):
+    with pytest.raises(SemmixError, match=r"^shard-00000\.safetensors cannot be used: ") as caught:
         MixSets.open(tmp_path).read_all()
+    assert caught.value.fix.startswith(f"delete {path}; run the same mix command again")
 
 
 def test_shard_of_another_store_is_found(tmp_path):
