@@ -579,6 +579,7 @@ def test_deeply_nested_data_is_refused_or_read(write):
         ({"model_channels": 1 << 40}, "unknown network argument"),
         ({"model_channels": "wide"}, "describe a network"),
         ({"channel_mult": [1] * 60}, "unknown network argument"),
+        ({"channel_mult": [0, 1]}, "unknown network argument"),
         ({"channel_mult": []}, "describe a network"),
         ({"model_type": "VisionTransformer"}, "architecture"),
         ({"encoder_type": "skip"}, "encoder"),
