@@ -615,7 +615,7 @@ def test_two_tables_with_classes_in_different_orders(tmp_path):
 
 def test_pickles_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", logits=np.array([{"a": 1}], object), labels=[0])
-    with pytest.raises(SemmixError, match="^cannot read"):
+    with pytest.raises(SemmixError, match=r"^cannot read"):
         evaluate(tmp_path / "x.npz")
 
 
@@ -938,7 +938,7 @@ def test_few_samples(tmp_path):
         ([[2.0, 1.0]], ["cat"], "class indices"),
         ([[2.0, 1.0]], [[0.4, 0.6]], r"(?s)one-hot: \[0.4, 0.6\] in row 0.*--human"),
         ([[2.0, 1.0]], [[0, 0, 1]], r"one-hot labels do not fit: \[1, 3\]"),
-        ([["a", "b"]], [0], "scores must be numbers"),
+        ([["a", "b"]], [0], r"^scores must be numbers: <U1"),
         ([[2.0, 1.0]], [0, 1], "do not fit"),
     ],
 )
