@@ -23,7 +23,7 @@ from semmix.core.errors import SemmixError
 from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
 from semmix.core.settings import plain
-from semmix.data import Dataset, Split
+from semmix.data import Dataset, Split, load_dataset
 from semmix.diffusion import load_generator
 from semmix.diffusion.edm import EDMConfig, EDMDenoiser
 from semmix.training import engine
@@ -649,3 +649,9 @@ def test_no_start_from_other_images_or_another_network(trained, tmp_path):
     with pytest.raises(SemmixError, match="no generator here"):
         train(tmp_path / "c", replace(config, init="nowhere"))
     assert not list(tmp_path.iterdir())  # no folder is claimed by what cannot begin
+
+
+def test_a_preset_is_fitted_to_the_data(tmp_path):
+    config = GeneratorConfig(network="digits", num_images=8, batch_size=8, num_grids=1)
+    generator = train_generator(load_dataset("digits", train_size=100), config, tmp_path, CPU)
+    assert (generator.image_shape, generator.num_classes) == ((1, 8, 8), 10)
