@@ -10,10 +10,9 @@ import pytest
 
 from semmix import SemmixError
 from semmix.core.runtime import Runtime
-from semmix.experiments.jobs import Task, _in_processes, plan_tasks, run_together
 from semmix.experiments.making import TableConfig, chosen_cells, run_missing
 from semmix.experiments.results import PROXIMITY, RunFolder
-from semmix.experiments.running import plain_cell
+from semmix.experiments.running import Task, _in_processes, plain_cell, plan_tasks, run_together
 
 
 def test_errors_of_a_process_reach_the_user_whole(tmp_path):

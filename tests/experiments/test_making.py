@@ -20,17 +20,23 @@ from safetensors.torch import load_file
 
 from semmix import SemmixError
 from semmix.calibration import Interval, ece, ood_auroc, ood_score
-from semmix.cli.keep import KeepCommand
+from semmix.cli.export import KeepCommand
 from semmix.cli.main import main
 from semmix.core.files import write_json, write_tensors
-from semmix.experiments.catalog import TABLES, plan_table, within
-from semmix.experiments.cells import CellBuilder, TableSettings
-from semmix.experiments.experiments import OUTSIDE
-from semmix.experiments.making import TableConfig, chosen_cells, command_for, make_table, table_lines
-from semmix.experiments.protocols import PROTOCOLS
+from semmix.experiments.catalog import OUTSIDE, TABLES, plan_table, within
+from semmix.experiments.cells import PROTOCOLS, CellBuilder, TableSettings
+from semmix.experiments.making import (
+    Line,
+    TableConfig,
+    chosen_cells,
+    command_for,
+    make_table,
+    ranks,
+    render,
+    table_lines,
+)
 from semmix.experiments.results import RunFolder, keep_run, measure_run
 from semmix.experiments.running import load_data, run_cell, write_extra
-from semmix.experiments.show import Line, ranks, render
 from semmix.report.rows import aggregate, results_table
 from semmix.runs import Run
 

@@ -11,7 +11,7 @@ import torch
 from semmix import SemmixError, list_classifiers
 from semmix.annotation.annotation import LABEL_SCHEMES
 from semmix.experiments.catalog import TABLES, plan_table, within
-from semmix.experiments.cells import TableSettings
+from semmix.experiments.cells import TableSettings, recipe_for
 from semmix.experiments.cost import (
     CPU_BATCH,
     _timed,
@@ -22,9 +22,7 @@ from semmix.experiments.cost import (
     passes_per_image,
     seconds_per_image,
 )
-from semmix.experiments.paper import LEAKING
-from semmix.experiments.protocols import recipe_for
-from semmix.experiments.published import COLUMNS
+from semmix.experiments.paper import COLUMNS, LEAKING
 from semmix.methods import method
 
 NUM_CELLS = {

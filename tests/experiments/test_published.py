@@ -5,7 +5,7 @@ import pytest
 from semmix import SemmixError
 from semmix.core.files import digest
 from semmix.experiments.catalog import TABLES, plan_table
-from semmix.experiments.published import list_published, published, published_rows
+from semmix.experiments.paper import list_published, published, published_rows
 
 # Lines and digest of each file, as transcribed from the paper.
 GOLDEN = {

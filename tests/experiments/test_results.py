@@ -22,7 +22,7 @@ from semmix.core.artifact import FORMAT
 from semmix.core.files import read_named_tensors, write_json, write_tensors
 from semmix.core.settings import plain
 from semmix.experiments.catalog import plan_table
-from semmix.experiments.protocols import PROTOCOLS
+from semmix.experiments.cells import PROTOCOLS
 from semmix.experiments.results import PROXIMITY, TTA, RunFolder, measure_run
 from semmix.experiments.running import load_data, plain_cell, write_proximity, write_tta
 from semmix.networks import classifier

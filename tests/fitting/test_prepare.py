@@ -12,7 +12,7 @@ from PIL import Image
 from semmix import SemmixError
 from semmix.data import load_dataset
 from semmix.data.config import DatasetConfig
-from semmix.fitting.prepare import finding_lines, prepare, usual_side
+from semmix.fitting.own_images import finding_lines, prepare, usual_side
 
 
 def picture(seed, size=(24, 24)):

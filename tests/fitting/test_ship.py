@@ -1,6 +1,7 @@
 """Which run is shipped, and what is said of it."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from semmix.data import load_dataset
-from semmix.fitting.ship import best_run, closing_words, is_clear, ship, worth
+from semmix.fitting.fit import best_run, closing_words, is_clear, ship, worth
 from semmix.runs import Predictions, Run
 from semmix.training.classifier import TrainConfig, train
 
@@ -80,7 +81,7 @@ def test_a_model_is_made_again_when_onnx_comes_or_goes(monkeypatch, tmp_path):
     config = TrainConfig(method="ce", classifier="small", epochs=1, batch_size=50, pad=0)
     run = train(data, config, tmp_path / "run")
     for onnx in (False, True, False):
-        monkeypatch.setattr("semmix.fitting.ship.can_write_onnx", lambda onnx=onnx: onnx)
+        monkeypatch.setattr(sys.modules[ship.__module__], "can_write_onnx", lambda onnx=onnx: onnx)
         model = ship(run, tmp_path / "model")
         assert (model / "model.onnx").exists() == onnx
         (model / "link").symlink_to(run.folder)  # no part of it, and goes like the rest

@@ -8,7 +8,7 @@ from tyro.conf import OmitArgPrefixes
 
 from semmix.annotation import annotate
 from semmix.core.device import pick_device, rank_and_world
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.progress import say
 from semmix.data.config import DatasetConfig
 from semmix.mixing.store import MixSets
@@ -41,16 +41,14 @@ class AnnotateCommand:
 
     def run(self) -> None:
         """Annotate the shards that are not yet."""
-        if self.judge and not self.report:
-            raise SemmixError("a judge is needed for the report alone", self.judge, "add --report")
+        require(self.report or not self.judge, "a judge is needed for the report alone", self.judge, "add --report")
         data = self.data.load()
         device = pick_device(self.device)
         encoder = load_encoder(self.encoder, device)
         store = MixSets.open(self.mixsets)
         if self.judge:  # used last, refused first
             check_takes(self.judge, store.image_shape, store.plan.num_classes)
-        scale = None if self.scale == "auto" else self.scale
-        annotation = annotate(store, encoder, data, self.out, scale)
+        annotation = annotate(store, encoder, data, self.out, None if self.scale == "auto" else self.scale)
         if self.report and rank_and_world()[0] == 0:
             judge = judge_images(store, self.judge, device) if self.judge else None
             say(f"diagnosis in {write_diagnosis(annotation, self.out, data.class_names, judge)}")

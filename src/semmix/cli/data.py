@@ -41,7 +41,6 @@ class DataImportCommand(_DataCommand):
 
     name: Positional[str]
     """The data set, such as cifar10."""
-
     source: Positional[Path]
     """An archive, an .npz or a folder; `semmix data list` says what each can be read from."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from semmix import __version__
-from semmix.core.errors import SemmixError
+from semmix.core.errors import SemmixError, require
 from semmix.core.progress import say
 from semmix.data import list_data
 
@@ -40,13 +40,13 @@ class DoctorCommand:
     def run(self) -> int:
         """Print the state of this installation; return 0 when all is well."""
         say(f"semmix {__version__}")
-        sound = [_line(name, _version(name), needed=True) for name in CORE]
+        sound = [_line(name, name, needed=True) for name in CORE]
         say("extras:")
         for extra, package in EXTRAS.items():
-            _line(f"  [{extra}] {package}", _version(package), needed=False)
-        say("devices:")
-        for device in _devices():
-            say(f"  {device}")
+            _line(f"  [{extra}] {package}", package, needed=False)
+        say(f"devices:\n  cpu, {torch.get_num_threads()} threads")
+        for k in range(torch.cuda.device_count()):
+            say(f"  cuda:{k} {torch.cuda.get_device_name(k)}")
         say("data:")
         list_data(self.root)
         if not self.quick:
@@ -55,22 +55,13 @@ class DoctorCommand:
         return 0 if all(sound) else 1
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _line(name: str, found: str | None, needed: bool) -> bool:
-    missing = "!! missing: pip install semmix" if needed else "not installed"
-    say(f"  {name:24} {found or missing}")
-    return found is not None or not needed
-
-
-def _devices() -> list[str]:
-    gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    return [f"cpu, {torch.get_num_threads()} threads", *(f"cuda:{k} {g}" for k, g in enumerate(gpus))]
+def _line(name: str, package: str, needed: bool) -> bool:
+    """Say which version of a package is installed; return whether that will do."""
+    found = "!! missing: pip install semmix" if needed else "not installed"
+    with contextlib.suppress(PackageNotFoundError):
+        found, needed = version(package), False
+    say(f"  {name:24} {found}")
+    return not needed
 
 
 def _try(name: str, check: Callable[[Path], str]) -> bool:
@@ -89,8 +80,7 @@ def _check_metrics(_: Path) -> str:
 
     probs = torch.tensor([[0.8, 0.2]] * 10, dtype=torch.float64)
     value = ece(probs, torch.tensor([0] * 9 + [1]))
-    if abs(value - 0.1) > 1e-12:
-        raise SemmixError("ECE of the worked example is wrong", value, "it should be 0.1")
+    require(abs(value - 0.1) <= 1e-12, "ECE of the worked example is wrong", value, "it should be 0.1")
     return "ok"
 
 
@@ -101,8 +91,7 @@ def _check_path(folder: Path) -> str:
 
     with contextlib.redirect_stdout(io.StringIO()):  # what so short a run measures means nothing
         walk(replace(smoke_demo(), out=folder))
-    if not (folder / "report.html").exists():
-        raise SemmixError("the path left no report", folder, "report this as a bug")
+    require((folder / "report.html").exists(), "the path left no report", folder, "report this as a bug")
     return "ok: digits, generator to report"
 
 

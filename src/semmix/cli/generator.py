@@ -8,7 +8,7 @@ from typing import Literal
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.files import write_json
 from semmix.core.progress import say
 from semmix.core.runtime import Runtime
@@ -59,8 +59,8 @@ class GeneratorSampleCommand:
     """auto, cpu or cuda."""
 
     def __post_init__(self) -> None:
-        if self.out.suffix.lower() not in ("", ".png"):
-            raise SemmixError("samples are written as PNG", self.out, "end its name in .png")
+        is_png = self.out.suffix.lower() in ("", ".png")
+        require(is_png, "samples are written as PNG", self.out, "end its name in .png")
 
     def run(self) -> None:
         """Write a picture of class samples."""
@@ -133,7 +133,6 @@ class GeneratorScoreCommand:
             seed=self.seed,
             few=self.few,
         )
-        for line in score.lines():
-            say(line)
+        say("\n".join(score.lines()))
         if self.out:
             write_json(self.out, asdict(score))

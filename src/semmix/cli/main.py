@@ -38,6 +38,18 @@ COMMANDS = {
 }
 """What `semmix` lists. `generator train` is the class GeneratorTrainCommand in cli/generator.py."""
 
+OF_ROOMS = {
+    "choose": ("deploy.threshold", "Choose", "choose_command"),
+    "evaluate": ("evaluation", "EvaluateConfig", "evaluate_file"),
+    "predict": ("deploy.predict", "Predict", "predict_command"),
+    "report": ("report", "ReportConfig", "run_report"),
+    "serve": ("deploy.serve", "Serve", "serve_command"),
+    "table": ("experiments.making", "TableConfig", "make_table"),
+}
+"""Commands whose options and work are another room's: its module, the class of the options, the function."""
+IN_FILE = {"keep": "export", "verify": "mix"}
+"""Commands in the file of another one."""
+
 RESUMING = {"fit", "data get", "generator train", "mix", "annotate", "train", "table", "zoo get"}
 """Commands that go on where they were stopped; the others begin anew."""
 
@@ -45,7 +57,9 @@ RESUMING = {"fit", "data get", "generator train", "mix", "annotate", "train", "t
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    _print_any_letter()
+    for stream in (sys.stdout, sys.stderr):  # letters that a terminal cannot show are replaced, not the end
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     name = None
     try:
         name, rest = split_command(argv)
@@ -73,13 +87,6 @@ def _what_the_same_command_does(name: str | None) -> str:
     return f"the same command {'goes on from here' if name in RESUMING else 'begins anew'}"
 
 
-def _print_any_letter() -> None:
-    """Have letters that a terminal cannot show replaced, rather than end the work."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def split_command(argv: list[str]) -> tuple[str | None, list[str]]:
     """Return the command's name and the arguments after it; None asks for the overview."""
     if argv[:1] == ["--version"]:
@@ -94,8 +101,7 @@ def split_command(argv: list[str]) -> tuple[str | None, list[str]]:
     is_group = any(name.startswith(f"{argv[0]} ") for name in COMMANDS)
     if is_group and (len(argv) == 1 or argv[1] in ("-h", "--help")):
         return None, []
-    wanted = " ".join(argv[:2]) if is_group else argv[0]
-    raise unknown_name("command", wanted, COMMANDS)
+    raise unknown_name("command", " ".join(argv[:2]) if is_group else argv[0], COMMANDS)
 
 
 def overview(group: list[str]) -> str:
@@ -109,8 +115,12 @@ def overview(group: list[str]) -> str:
 
 def command_class(name: str) -> Any:
     """Return the class of a command, loading its module."""
-    module = import_module(f"semmix.cli.{name.split()[0]}")
-    return getattr(module, f"{name.title().replace(' ', '')}Command")
+    first, title = name.split()[0], f"{name.title().replace(' ', '')}Command"
+    if name in OF_ROOMS:
+        room, options, work = OF_ROOMS[name]
+        module = import_module(f"semmix.{room}")
+        return type(title, (getattr(module, options),), {"run": getattr(module, work)})
+    return getattr(import_module(f"semmix.cli.{IN_FILE.get(first, first)}"), title)
 
 
 def run_command(name: str, arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`semmix mix`: draw mixed sets from a generator."""
+"""`semmix mix`: draw mixed sets from a generator; `semmix verify`: check them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.progress import say
 from semmix.diffusion import load_generator
 from semmix.diffusion.sampling import MixConfig, check_knows_classes
 from semmix.mixing.draw import mix
 from semmix.mixing.labels import lambda_grid
 from semmix.mixing.plan import MixPlan, confusable_pairs, fair_pairs
+from semmix.mixing.store import MixSets
 from semmix.runs import Run
 
 
@@ -66,33 +67,41 @@ class MixCommand:
 
 def chosen_pairs(command: MixCommand, num_classes: int) -> tuple[tuple[int, int], ...]:
     """Return the pairs the command names, or those its run confuses, or all."""
-    if command.confusable_by and command.pairs:
-        fix = "leave out --pairs or --confusable-by"
-        raise SemmixError("pairs are listed or found, not both", " ".join(command.pairs), fix)
+    one, seen = not (command.confusable_by and command.pairs), " ".join(command.pairs)
+    require(one, "pairs are listed or found, not both", seen, "leave out --pairs or --confusable-by")
     if command.confusable_by:
-        confusion = validation_confusion(command.confusable_by, num_classes)
-        return confusable_pairs(confusion, command.num_pairs)
-    if command.num_pairs is not None:
-        fix = "name the run with --confusable-by, or list the pairs with --pairs"
-        raise SemmixError("num_pairs counts what a run confuses", command.num_pairs, fix)
-    if command.pairs:
-        return tuple(map(_parse_pair, command.pairs))
-    return fair_pairs(num_classes, command.sets)
+        return confusable_pairs(validation_confusion(command.confusable_by, num_classes), command.num_pairs)
+    fix = "name the run with --confusable-by, or list the pairs with --pairs"
+    require(command.num_pairs is None, "num_pairs counts what a run confuses", command.num_pairs, fix)
+    return tuple(map(_parse_pair, command.pairs)) or fair_pairs(num_classes, command.sets)
 
 
 def validation_confusion(run: Path, num_classes: int) -> Tensor:
     """Return counts [K, K] of true class against answer on a run's validation images."""
     val = Run.open(run).val
     logits, labels = torch.from_numpy(val.logits), torch.from_numpy(val.labels)
-    if logits.shape[1] != num_classes:
-        seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
-        raise SemmixError("the run knows other classes", seen, "name a run on the same data set")
+    seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
+    require(logits.shape[1] == num_classes, "the run knows other classes", seen, "name a run on the same data set")
     places = labels * num_classes + logits.argmax(1)
     return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
 
 
 def _parse_pair(text: str) -> tuple[int, int]:
     i, _, j = text.partition(":")
-    if not (i.isdecimal() and j.isdecimal()):
-        raise SemmixError("a pair is written i:j", repr(text), "as in 3:5")
+    require(i.isdecimal() and j.isdecimal(), "a pair is written i:j", repr(text), "as in 3:5")
     return int(i), int(j)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyCommand:
+    """Check a store of mixed sets."""
+
+    mixsets: Positional[Path]
+    """Folder of the store."""
+
+    def run(self) -> int:
+        """Say what is wrong with the store; return 1 if anything is."""
+        store = MixSets.open(self.mixsets)
+        problems, num = store.verify(), store.plan.num_shards
+        say("\n".join([*problems, f"{num - len(problems)} of {num} shards are sound"]))
+        return 1 if problems else 0

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hin
 from tyro.conf import PositionalMetavarFromFieldName
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 
 HELP = ("-h", "--help")
 TYRO_STYLE = (PositionalMetavarFromFieldName,)
@@ -46,15 +46,14 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     {'weight': 0.5, 'loss': 'focal', 'joint': True}
     """
     pairs = list(map(_parse_option, texts))
-    if len(dict(pairs)) < len(pairs):
-        raise SemmixError("an option of the method is given twice", " ".join(texts), "keep one of them")
+    once = len(dict(pairs)) == len(pairs)
+    require(once, "an option of the method is given twice", " ".join(texts), "keep one of them")
     return dict(pairs)
 
 
 def _parse_option(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
-    if not equals:
-        raise SemmixError("a method's option is written name=value", repr(text), "as in weight=0.5")
+    require(equals, "a method's option is written name=value", repr(text), "as in weight=0.5")
     if value in PYTHON_LITERALS:
         return name, PYTHON_LITERALS[value]
     try:

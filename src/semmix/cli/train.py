@@ -9,7 +9,7 @@ from tyro.conf import OmitArgPrefixes
 
 from semmix.annotation.annotation import UNSCALED_SCHEMES
 from semmix.cli.options import not_default
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.progress import say
 from semmix.core.runtime import Runtime
 from semmix.data.config import DatasetConfig
@@ -62,11 +62,11 @@ class TrainCommand:
         """Raise the error for options of mixed sets that would change nothing."""
         name, options = self.train.method, self.train.options
         given = not_default(self, ("mixsets", "annotation", "labels", "scale", "exclude"))
-        if given and not options.get("num_mixed", method_class(name).num_mixed):
-            fix = "leave these options out, or choose a method that does, such as csm"
-            if "num_mixed" in options:
-                fix = "use num_mixed >= 1, or leave these options out"
-            raise SemmixError(f"method {name} learns from no mixed sets", given, fix)
-        if self.scale is not None and self.labels in UNSCALED_SCHEMES:
-            fix = "leave out --scale, or choose labels that have one, such as reannotated"
-            raise SemmixError(f"labels {self.labels!r} have no scale", self.scale, fix)
+        fix = "leave these options out, or choose a method that does, such as csm"
+        if "num_mixed" in options:
+            fix = "use num_mixed >= 1, or leave these options out"
+        learns = not given or options.get("num_mixed", method_class(name).num_mixed)
+        require(learns, f"method {name} learns from no mixed sets", given, fix)
+        fits = self.scale is None or self.labels not in UNSCALED_SCHEMES
+        fix = "leave out --scale, or choose labels that have one, such as reannotated"
+        require(fits, f"labels {self.labels!r} have no scale", self.scale, fix)

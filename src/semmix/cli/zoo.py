@@ -14,7 +14,7 @@ from urllib.parse import quote
 from tyro.conf import Positional, arg
 
 from semmix.core.artifact import locked
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import SemmixError, explaining, require, unknown_name
 from semmix.core.extras import import_extra
 from semmix.core.files import digest_file
 from semmix.core.progress import harmless, say
@@ -86,14 +86,10 @@ class Model:
     """Size and SHA-256 of each file, by its path in the model's folder."""
 
     def __post_init__(self) -> None:
-        sound = all(
-            PATH.fullmatch(path)
-            and SHA256.fullmatch(file["sha256"])
-            and type(file["size"]) is int
-            and file["size"] >= 0
-            for path, file in self.files.items()
-        )
-        if not sound or MANIFEST not in self.files:
+        paths, files = self.files.keys(), self.files.values()
+        hashed = all(map(PATH.fullmatch, paths)) and all(SHA256.fullmatch(file["sha256"]) for file in files)
+        sized = all(type(file["size"]) is int and file["size"] >= 0 for file in files)
+        if not (hashed and sized and MANIFEST in paths):
             raise ValueError("files of a model are listed by path inside its folder, size and SHA-256")
 
     @property
@@ -115,14 +111,16 @@ class Source:
 
     def __post_init__(self) -> None:
         scheme, separator, _ = self.where.partition("://")
-        if separator and scheme not in ("http", "https", "hf"):
-            fix = "give an address (https://...), a folder, or hf://OWNER/REPOSITORY"
-            raise SemmixError("models cannot be fetched from there", self.where, fix)
+        known, fix = (
+            scheme in ("http", "https", "hf"),
+            "give an address (https://...), a folder, or hf://OWNER/REPOSITORY",
+        )
+        require(known or not separator, "models cannot be fetched from there", self.where, fix)
 
     def models(self) -> dict[str, Model]:
         """Return the models of the source's index; names and paths that lead elsewhere are refused."""
         fix = f"name the address or folder in which {INDEX} lies; docs/zoo.md says what it holds"
-        try:
+        with explaining(f"cannot read the index of {self.where}", fix, *UNREADABLE):
             index = json.loads(self._index())
             if (index["kind"], index["schema"]) != ("zoo", 1) or not all(map(NAME.fullmatch, index["models"])):
                 raise ValueError("it is no index of schema 1 with names of lower-case letters, digits, - and _")
@@ -130,8 +128,6 @@ class Source:
                 name: Model(harmless(model["description"]), harmless(model["licence"]), model["files"])
                 for name, model in index["models"].items()
             }
-        except UNREADABLE as error:
-            raise SemmixError(f"cannot read the index of {self.where}", error, fix) from error
 
     def _index(self) -> bytes:
         if self.where.startswith(HUB):
@@ -189,11 +185,9 @@ def fetch_model(name: str, source: Source) -> Path:
 
 def _fetch_file(source: Source, path: str, partial: Path, sha256: str) -> None:
     """Bring a file to the folder of what is not yet whole, and check it."""
-    try:
+    fix = "see whether the source is whole, then run the command again; what came so far is kept"
+    with explaining(f"could not fetch {path} from {source.where}", fix, OSError):
         source.fetch(path, partial, sha256)
-    except OSError as error:
-        fix = "see whether the source is whole, then run the command again; what came so far is kept"
-        raise SemmixError(f"could not fetch {path} from {source.where}", error, fix) from error
     if (seen := digest_file(partial / path)) != sha256:
         (partial / path).unlink()
         fix = f"{sha256} is expected; run the command again, or tell whoever publishes it"

@@ -12,8 +12,7 @@ from semmix.core.device import pick_device, to_device
 from semmix.core.progress import duration
 from semmix.diffusion import load_generator
 from semmix.diffusion.edm import EDMDenoiser, network_preset
-from semmix.experiments.cells import OWN, Cell, CellMixing
-from semmix.experiments.protocols import recipe_for
+from semmix.experiments.cells import OWN, Cell, CellMixing, recipe_for
 from semmix.methods import Batch, Method, method
 from semmix.networks import classifier
 from semmix.training.speed import ENOUGH_SECONDS, seconds_per_step
@@ -42,17 +41,13 @@ class Cost:
     """Encoders from elsewhere, whose time is not known before they are loaded."""
 
     def __str__(self) -> str:
-        runs = (
-            f"{self.num_runs} runs to do: {self.num_images:,} images through classifiers, "
-            f"about {_show_hours(self.hours)} on this device"
-        )
+        passed, time = f"{self.num_images:,} images through classifiers", _show_hours(self.hours)
+        runs = f"{self.num_runs} runs to do: {passed}, about {time} on this device"
         if not self.mixed_images:
             return runs
+        made, time = f"generators and {self.mixed_images:,} mixed images", _show_hours(self.mixing_hours)
         rest = "".join(f"; annotating by {name} not counted" for name in self.left_out)
-        return (
-            f"{runs}; generators and {self.mixed_images:,} mixed images, unless they are there: "
-            f"about {_show_hours(self.mixing_hours)}{rest}"
-        )
+        return f"{runs}; {made}, unless they are there: about {time}{rest}"
 
 
 def _show_hours(hours: float) -> str:

@@ -9,21 +9,114 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from semmix.calibration import mean_interval
+from semmix.calibration import Interval, mean_interval
 from semmix.core.checks import check_positive
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.core.progress import say
 from semmix.core.runtime import Runtime
 from semmix.experiments.catalog import TABLES, Budget, plan_table, table_called, within
-from semmix.experiments.cells import METHODS_BY_NAME, OWN, Cell, TableSettings
+from semmix.experiments.cells import METHODS_BY_NAME, OWN, RECIPES, Cell, Protocol, TableSettings, protocol_called
 from semmix.experiments.cost import cost_of, images_seen
-from semmix.experiments.jobs import run_together
-from semmix.experiments.protocols import RECIPES, Protocol, protocol_called
+from semmix.experiments.paper import COLUMNS
 from semmix.experiments.results import RunFolder, keep_run, measure_run
-from semmix.experiments.running import plain_cell, run_cell
-from semmix.experiments.show import Line, render
+from semmix.experiments.running import plain_cell, run_cell, run_together
 from semmix.methods import method
-from semmix.runs import Search
+from semmix.report.rows import show_estimate
+from semmix.report.table import Table
+from semmix.runs import Run, Search
+
+_AFTER_T = ("temperature", "ece_ts", "aece_ts")
+"""Columns that depend on how the temperature is found."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell and what came of it."""
+
+    cell: Cell
+    ours: dict[str, Interval]
+    """By metric; empty where nothing was run."""
+    runs: Sequence[Run]
+    """The runs behind `ours`, one for each seed."""
+    command: str
+    """What fills it, or what is missing before anything can; empty once it is filled."""
+
+    def delta(self, key: str) -> float | None:
+        """Return ours less the paper's, where there are both."""
+        both = key in self.ours and key in self.cell.paper
+        return self.ours[key].value - self.cell.paper[key] if both else None
+
+    def show(self, key: str) -> str:
+        """Return ours, the paper's and the difference, as far as they are there."""
+        metric, difference = COLUMNS[key], self.delta(key)
+        ours = show_estimate(metric, self.ours[key]) if key in self.ours else None
+        paper = metric.show(self.cell.paper[key]) if key in self.cell.paper else None
+        change = "" if difference is None else f" ({metric.show(difference, signed=True)})"
+        return _pair(ours, paper) + change
+
+
+def ranks(lines: Sequence[Line], key: str) -> list[tuple[int | None, int | None]]:
+    """Return each line's rank among those of its group: ours, and the paper's; equal values share a rank.
+
+    Ours counts only lines that were run, so ranks mean little until a group is full.
+    """
+    sign, groups = -1 if COLUMNS[key].higher_is_better else 1, [line.cell.group for line in lines]
+
+    def ranked(values: list[float | None]) -> list[int | None]:
+        members = [(None if value is None else sign * value, of) for value, of in zip(values, groups, strict=True)]
+        rivals = {of: [value for value, other in members if value is not None and other == of] for of in groups}
+        return [None if mine is None else 1 + sum(value < mine for value in rivals[of]) for mine, of in members]
+
+    ours = ranked([line.ours[key].value if key in line.ours else None for line in lines])
+    return list(zip(ours, ranked([line.cell.paper.get(key) for line in lines]), strict=True))
+
+
+def _pair(ours: object, paper: object) -> str:
+    """Return `ours / paper`, with a blank for what is not there.
+
+    >>> _pair(None, 3)
+    '  / 3'
+    """
+    if paper is None:
+        return "" if ours is None else str(ours)
+    return f"{' ' if ours is None else ours} / {paper}"
+
+
+def lines_table(lines: Sequence[Line], columns: Sequence[str], search: Search = "nll") -> Table:
+    """Return the table to read: ours, the paper's, and the difference; ranked by ECE where it is shown.
+
+    `columns` are keys of `COLUMNS`; where `search` says that temperatures were found on a grid, so do the headings.
+    """
+    key = "ece" if "ece" in columns else columns[0]
+    heads = [COLUMNS[name].title for name in columns]
+    if search == "ece-grid":
+        heads = [head.replace("T", "grid T") if c in _AFTER_T else head for c, head in zip(columns, heads, strict=True)]
+    rows = [
+        [line.cell.name, str(len(line.runs)), *map(line.show, columns), _pair(*rank)]
+        for line, rank in zip(lines, ranks(lines, key), strict=True)
+    ]
+    return Table(["Cell", "Seeds", *heads, f"Rank by {COLUMNS[key].heading}"], rows)
+
+
+def numbers_table(lines: Sequence[Line], columns: Sequence[str], search: Search = "nll") -> Table:
+    """Return every number in full precision, shares as fractions, for CSV: a line per cell and metric."""
+    headings = ("cell", "seeds", "metric", "ours", "low", "high", "paper", "delta", "rank", "paper_rank", "to_fill")
+    rows = []
+    for key in columns:
+        name = f"{key}_grid" if search == "ece-grid" and key in _AFTER_T else key
+        for line, rank in zip(lines, ranks(lines, key), strict=True):
+            value = line.ours.get(key)
+            ours = [value.value, value.low, value.high] if value else [None] * 3
+            numbers = [*ours, line.cell.paper.get(key), line.delta(key), *rank]
+            texts = ["" if number is None else str(number) for number in numbers]
+            rows.append([line.cell.name, str(len(line.runs)), name, *texts, line.command])
+    return Table(headings, rows)
+
+
+def render(lines: Sequence[Line], columns: Sequence[str], form: str, search: Search = "nll") -> str:
+    """Return the table as `text`, `markdown`, `latex` or `csv`."""
+    table = numbers_table if form == "csv" else lines_table
+    return table(lines, columns, search).render(form)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +157,16 @@ class TableConfig(TableSettings):
     """Runs at a time, each in a process of its own; they take turns on the GPUs there are."""
 
     def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise SemmixError("no process to do the runs", f"jobs={self.jobs}", "use at least one job")
-        if self.seeds is not None and self.seeds < 1:
-            raise SemmixError("nothing to train", f"seeds={self.seeds}", "use at least one seed")
+        require(self.jobs >= 1, "no process to do the runs", f"jobs={self.jobs}", "use at least one job")
+        trains = self.seeds is None or self.seeds >= 1
+        require(trains, "nothing to train", f"seeds={self.seeds}", "use at least one seed")
         if self.scale is not None:
             check_positive(scale=self.scale)
         method("csm", num_classes=2, **self.options)  # a misspelt option is named at once
-        if self.from_ is not None and not self.from_.is_dir():
-            fix = "name the folder that --keep filled"
-            raise SemmixError("no results here", self.from_, fix)
-        if self.from_ is not None and self.keep is not None:
+        if self.from_ is not None:
+            require(self.from_.is_dir(), "no results here", self.from_, "name the folder that --keep filled")
             fix = "leave out --from to run what is missing, or --keep to show what is there"
-            raise SemmixError("--from runs nothing that could be kept", self.keep, fix)
+            require(self.keep is None, "--from runs nothing that could be kept", self.keep, fix)
 
     @property
     def measured_by(self) -> Protocol:
@@ -185,8 +275,7 @@ def footnotes(lines: Sequence[Line], config: TableConfig) -> list[str]:
     """Return what a reader of the table must know."""
     table = table_called(config.name)
     notes = ["ours ± 95 % interval over seeds / the paper's (ours less the paper's)"]
-    if config.budget != "full":
-        notes.append(f"budget {config.budget}: not to be compared with the paper")
+    notes += [f"budget {config.budget}: not to be compared with the paper"] if config.budget != "full" else []
     runs = dict.fromkeys(str(run.folder) for line in lines for run in line.runs)
     if table.figure and runs:
         notes.append(f"the figure: {shlex.join(['semmix', 'report', *runs])}")

@@ -1,9 +1,48 @@
-"""The paper's tables and figures as data: what to train, and the published number beside it."""
+"""The paper's tables and figures as data: what to train, and beside it the number published, from one CSV file each."""
 
+import csv
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
+from semmix.calibration import METRICS
+from semmix.core.errors import require, unknown_name
 from semmix.experiments.cells import METHODS_BY_NAME, Cell, CellBuilder, CellTable
-from semmix.experiments.published import published, published_rows
+
+_NAMES = "acc ece aece oe ue nll brier ece_ts aece_ts temperature auroc piece hours"
+COLUMNS = {name: METRICS[name] for name in _NAMES.split()}
+"""What a table may show: the columns of the CSV files that hold results, and some more."""
+
+_FOLDER = files("semmix.experiments") / "paper_tables"
+_RENAMED = {"hours_a4000": "hours"}
+
+
+def list_published() -> list[str]:
+    """Return the names of the tables with published numbers."""
+    return sorted(item.name.removesuffix(".csv") for item in _FOLDER.iterdir())
+
+
+@cache
+def published_rows(table: str) -> tuple[dict[str, str], ...]:
+    """Return the lines of one published table as text, exactly as its file has them."""
+    if table not in list_published():
+        raise unknown_name("published table", table, list_published())
+    return tuple(csv.DictReader((_FOLDER / f"{table}.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def published(table: str, **keys: str) -> dict[str, float]:
+    """Return the numbers of the line whose keys are these; shares as fractions, not per cent.
+
+    >>> published("eq_data", method="CSM")["ece"]
+    0.0091
+    """
+    found = [row for row in published_rows(table) if keys.items() <= row.items()]
+    fix = f"the keys must name one line of {table}.csv"
+    require(len(found) == 1, f"{len(found)} published lines have these keys", keys, fix)
+    named = {_RENAMED.get(name, name): text for name, text in found[0].items()}
+    numbers = {key: float(text) for key, text in named.items() if key in COLUMNS and text}
+    return {k: round(number / 100, 6) if COLUMNS[k].unit == "%" else number for k, number in numbers.items()}
+
 
 LEAKING = "CSM (leaking)"
 """CSM on a long tail with a generator of the whole balanced set, as the paper must have done."""
@@ -21,9 +60,7 @@ _NETWORKS = {"wrn26_10": "wrn-26-10", "timm:resnet50": "resnet50", "timm:swinv2_
 
 def _compare_methods(build: CellBuilder) -> list[Cell]:
     """Return a line for each method of the published table; CSM alone may be held to Eq-Data."""
-    table = build.table
-    network = _NETWORKS.get(build.classifier, build.classifier)
-    cells = []
+    table, network, cells = build.table, _NETWORKS.get(build.classifier, build.classifier), []
     for name in _methods(table):
         paper = _published(table, method=name, dataset=build.dataset, network=network)
         cells.append(build.cell(name, METHODS_BY_NAME[name], paper, eq_data=table == "eq_data" and name == "CSM"))
@@ -72,8 +109,7 @@ def _ablation(build: CellBuilder) -> list[Cell]:
 
 def _of_cifar100(build: CellBuilder, table: str, variant: str) -> dict[str, float]:
     """Return the published numbers of a table that has only one data set and network, or none."""
-    is_published = (build.dataset, build.classifier) == ("cifar100", "resnet50")
-    return published(table, variant=variant) if is_published else {}
+    return published(table, variant=variant) if (build.dataset, build.classifier) == _C100_50 else {}
 
 
 def _reliability(build: CellBuilder) -> list[Cell]:

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from semmix.calibration import DensityRatioCalibrator, ood_auroc, piece, summary, weighted_oe, weighted_ue
 from semmix.core.artifact import open_artifact
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.core.files import read_json, read_named_tensors, write_json, write_tensors
 from semmix.core.settings import plain
-from semmix.experiments.cells import Cell
-from semmix.experiments.protocols import Protocol
+from semmix.experiments.cells import Cell, Protocol
 from semmix.report.detection import ood_scores
 from semmix.runs import MANIFEST, METRICS, Logits, Run, logits_file
 
@@ -30,11 +29,10 @@ def keep_run(run: Run | str | Path, results: str | Path) -> Path:
     """
     run = Run.open(run)
     kept = Path(results) / run.folder.resolve().name
-    if kept.resolve() == run.folder.resolve():
-        fix = "choose another --out: it would replace the run's own logits"
-        raise SemmixError("a run cannot be kept in its own folder", run.folder, fix)
-    if (kept / MANIFEST).exists() and open_artifact(kept, MANIFEST, "run").manifest["inputs"] != run.inputs:
-        raise SemmixError("another run of this name is kept", kept, "choose another --out")
+    fix = "choose another --out: it would replace the run's own logits"
+    require(kept.resolve() != run.folder.resolve(), "a run cannot be kept in its own folder", run.folder, fix)
+    same = not (kept / MANIFEST).exists() or open_artifact(kept, MANIFEST, "run").manifest["inputs"] == run.inputs
+    require(same, "another run of this name is kept", kept, "choose another --out")
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.folder.glob(logits_file("*"))):
         logits, labels = read_named_tensors(path, "logits", "labels")
@@ -114,9 +112,8 @@ def _refuse_misnamed(cell: Cell, path: Path, manifest: dict[str, Any]) -> None:
         scales = {mixing.scale, mixed["scale"]} - {None}  # None: chosen on validation images, or unused
         same_labels = mixed["labels"] == mixing.labels and len(scales) < 2
     same_config = inputs["config"] == {**plain(cell.train), "seed": _seed(path)}
-    if not (same_labels and same_config and inputs["dataset"] == cell.data.dataset):
-        fix = "the folder was renamed or changed: take it away"
-        raise SemmixError(f"{path} is no run of {cell.name}", inputs, fix)
+    same = same_labels and same_config and inputs["dataset"] == cell.data.dataset
+    require(same, f"{path} is no run of {cell.name}", inputs, "the folder was renamed or changed: take it away")
 
 
 def has_extra(cell: Cell, path: Path) -> bool:

@@ -1,38 +1,46 @@
-"""`fit`: from images to a calibrated classifier and a report, one stage after the other."""
+"""`fit`: from images to a calibrated classifier and a report, stage by stage; which one is shipped, and why."""
 
 import html
+import shutil
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from semmix.annotation import annotate
+from semmix.calibration.metrics import log_losses
 from semmix.core.device import pick_device
-from semmix.core.errors import SemmixError
-from semmix.core.progress import say, tell
+from semmix.core.errors import require
+from semmix.core.files import read_json
+from semmix.core.progress import harmless, say, tell
 from semmix.data import Dataset
-from semmix.deploy import how_to_predict, load_model
-from semmix.deploy.model import Model, Picture, Prediction
+from semmix.deploy import can_write_onnx, export_model, how_to_predict, load_model
+from semmix.deploy.model import MANIFEST, Model, Picture, Prediction
 from semmix.diffusion import Generator
-from semmix.fitting.own_images import plan_own_images
+from semmix.fitting.own_images import finding_lines, plan_own_images, warning_lines
 from semmix.fitting.planning import Quality
-from semmix.fitting.prepare import finding_lines, warning_lines
 from semmix.fitting.recipes import FitConfig, is_own, recipe_of, with_given
-from semmix.fitting.ship import best_run, closing_words, ship
 from semmix.mixing.draw import mix
 from semmix.mixing.plan import MixPlan, all_pairs, partner_pairs
 from semmix.mixing.store import MixSets
 from semmix.networks.encoders.pretrained import ClassifierEncoder
+from semmix.networks.saved import load_classifier
 from semmix.report import aggregate, open_gallery, results_table, write_report
+from semmix.report.rows import METHOD_NAMES, percent
 from semmix.report.table import terminal_width
-from semmix.runs import Run
+from semmix.runs import Predictions, Run
 from semmix.training.classifier import train
 from semmix.training.generator import train_generator
 from semmix.training.mixed import MixedSource, load_mixed
+
+HIGH, LOW = 0.9, 0.6
+"""Confidences from which, and below which, accuracy is told apart."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,10 +140,9 @@ def fit(
         fitted = walk(config, data)
         found, warnings = finding_lines(findings), warning_lines(findings)
         return replace(fitted, findings=tuple(found), warnings=tuple(warnings))
+    fix = f"leave it out, or set the stages: semmix fit {images} --help"
     for option in ("minutes", "quality"):
-        if option in given:
-            fix = f"leave it out, or set the stages: semmix fit {images} --help"
-            raise SemmixError(f"--{option} plans for images of your own", images, fix)
+        require(option not in given, f"--{option} plans for images of your own", images, fix)
     return walk(config)
 
 
@@ -189,15 +196,86 @@ def train_run(config: FitConfig, data: Dataset, method: str, seed: int, source: 
 
 def mix_pairs(config: FitConfig, data: Dataset, generator: Generator, plain: Run) -> MixSets:
     """Draw the mixed sets: of all pairs, or of those that the run `plain` confuses most."""
-    if config.partners is None:
-        pairs = all_pairs(data.num_classes)
-    else:
+    pairs = all_pairs(data.num_classes)
+    if config.partners is not None:
         logits, labels = torch.from_numpy(plain.val.logits), torch.from_numpy(plain.val.labels)
         pairs = partner_pairs(logits, labels, config.partners)
-    plan = MixPlan(
-        num_classes=data.num_classes,
-        num_sets=config.sets_per_pair * len(pairs),
-        pairs=pairs,
-        sets_per_shard=config.sets_per_shard,
-    )
+    num = config.sets_per_pair * len(pairs)
+    plan = MixPlan(num_classes=data.num_classes, num_sets=num, pairs=pairs, sets_per_shard=config.sets_per_shard)
     return mix(generator, plan, config.sampler, config.out / "mixsets")
+
+
+def best_run(runs: Sequence[Run]) -> tuple[Run, str]:
+    """Return the run to ship, and why: of the method that fits validation images best, the best.
+
+    Fit is the NLL after temperature scaling; the test images have no say, so they stay a test. The
+    first run's method, the plain one, gives way only to one that fits better beyond chance: what
+    cannot be shown to help may do harm.
+    """
+    by_method: dict[str, dict[Run, np.ndarray]] = defaultdict(dict)
+    for run in runs:
+        by_method[run.method][run] = validation_losses(run)
+    losses = {name: np.mean(list(found.values()), axis=0) for name, found in by_method.items()}
+    plain, ranked = next(iter(losses)), sorted(losses, key=lambda name: losses[name].mean())
+    clear = (name for name in ranked if is_clear(losses[plain] - losses[name]))
+    best, why = next(clear, plain), "the best on the validation images"
+    if best != ranked[0]:
+        why = "on the validation images no other is better beyond chance"
+    elif len(runs) == 1:
+        why = "the only one trained"
+    return min(by_method[best], key=lambda run: by_method[best][run].mean()), why
+
+
+def validation_losses(run: Run) -> np.ndarray:
+    """Return a run's NLL of each validation image after the temperature fitted to them."""
+    return log_losses(run.val.probs(run.temperature), run.val.labels)
+
+
+def is_clear(gains: np.ndarray) -> bool:
+    """Return whether the mean gain of images is more than its standard error."""
+    return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
+
+
+def ship(run: Run, out: Path) -> Path:
+    """Write the run as a model folder; a model of another run there gives way to it.
+
+    So does one made when ONNX could not be written and now can, or the other way round.
+    """
+    onnx = can_write_onnx()
+    if (out / MANIFEST).exists():
+        made_from = read_json(out / MANIFEST).get("inputs", {})
+        if (made_from.get("weights"), made_from.get("onnx")) != (load_classifier(run.folder)[1], onnx):
+            for path in sorted(out.iterdir(), key=lambda path: path.name == MANIFEST):  # last what tells that it is one
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    return export_model(run, out, onnx=onnx)
+
+
+def closing_words(run: Run, why: str) -> list[str]:
+    """Return why this model is shipped, and what its confidence is worth on the test images."""
+    lines = [f"the model is {METHOD_NAMES.get(run.method, run.method)}, seed {run.seed}: {why}"]
+    if not run.temperature_is_fitted:
+        why = "no validation image was wrong: the temperature could not be fitted, and its confidence is as trained"
+        lines.append(f"{why}; more, or harder, images would tell what it is worth")
+    return [*lines, *worth(run.after, run.class_names)]
+
+
+def worth(predictions: Predictions, class_names: Sequence[str]) -> list[str]:
+    """Return in plain words how far predictions and their confidence can be trusted."""
+    confidence, correct = predictions.confidence, predictions.correct
+    num, accuracy = len(correct), float(correct.mean())
+    mean = f"on {num:,} test images its mean confidence is {percent(confidence.mean())}"
+    lines = [f"{mean}, and it is right on {percent(accuracy)}"]
+    counts = np.bincount(predictions.labels, minlength=len(class_names))
+    frequent = int(counts.argmax())
+    always = counts[frequent] / num
+    if accuracy - always <= 2 * np.sqrt(accuracy * (1 - accuracy) / num):  # within two standard errors
+        guess = f"always saying {harmless(class_names[frequent])} would be right on {percent(always)}"
+        lines.append(f"{guess}: do not rely on it, give it more images or more time")
+    parts = {f"at least {HIGH:.0%}": confidence >= HIGH, f"below {LOW:.0%}": confidence < LOW}
+    for when, chosen in parts.items():
+        if chosen.any():
+            right = percent(correct[chosen].mean())
+            lines.append(f"where its confidence is {when} ({chosen.sum():,} images), it is right on {right}")
+        else:
+            lines.append(f"its confidence is never {when}")
+    return lines

@@ -12,14 +12,13 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from semmix.core.errors import SemmixError
+from semmix.core.errors import require
 from semmix.diffusion.sampling import MixConfig
 from semmix.training.classifier import TrainConfig
 from semmix.training.generator import GeneratorConfig
 from semmix.training.speed import Speed
 
 Quality = Literal["draft", "good", "best"]
-
 
 MINUTES: dict[str, float] = {"draft": 5, "good": 30, "best": 180}
 """Time for each quality, unless the user gives another."""
@@ -36,8 +35,7 @@ SETS_SHARE = 0.25
 MIN_TRAIN, MIN_PER_CLASS = 250, 10
 """Images a generator needs, in all and on average for each class; from fewer it learns copies."""
 MIN_SEEN, MIN_SEEN_PER_CLASS = 20_000, 2_000
-"""A generator that has seen fewer images, in all or of each class, draws nothing one could
-recognise."""
+"""A generator that has seen fewer images, in all or of each class, draws nothing one could recognise."""
 GENERATOR_STEPS = 2_000
 """Steps are worth more than images at once: a short training takes smaller batches for them."""
 MIN_VAL = 50
@@ -84,6 +82,11 @@ class PlanInputs:
     def min_seen(self) -> int:
         """Images a generator must see to be of use."""
         return max(MIN_SEEN, MIN_SEEN_PER_CLASS * self.num_classes)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps in which a mixed set is drawn."""
+        return 18 if self.on_gpu else 10
 
     @property
     def batch_size(self) -> int:
@@ -139,9 +142,7 @@ def choose_size(asked: int | None, usual_side: int, on_gpu: bool, quality: Quali
     32
     """
     if asked is not None:
-        if asked not in SIZES:
-            seen, fix = asked, "choose --size 32, 64 or 128, or leave it out"
-            raise SemmixError("a plan is made for other sizes", seen, fix)
+        require(asked in SIZES, "a plan is made for other sizes", asked, "choose --size 32, 64 or 128, or leave it out")
         return asked
     if not on_gpu or usual_side <= 48:
         return 32
@@ -152,8 +153,7 @@ def time_given(quality: Quality, minutes: float | None) -> float:
     """Return the minutes a plan has: those asked for, or the quality's own."""
     if minutes is None:
         return MINUTES[quality]
-    if not 0 < minutes < math.inf:
-        raise SemmixError("a plan needs time", f"{minutes:g} minutes", "give --minutes 5 or more")
+    require(0 < minutes < math.inf, "a plan needs time", f"{minutes:g} minutes", "give --minutes 5 or more")
     return minutes
 
 
@@ -170,23 +170,20 @@ def make_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float
 
 
 def _plain_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float) -> FitPlan:
-    """Return the plan without a generator: cross-entropy, then a temperature.
-
-    A user who asks for `--methods ce csm` all the same gets the least that could be of use.
-    """
-    train, seeds, spent = _classifiers(inputs, speed, quality, _usable_seconds(minutes), passes=1)
+    """Return the plan without a generator; who asks for one all the same gets the least that could be of use."""
+    train, seeds, spent = _classifiers(inputs, speed, quality, 60 * minutes * (1 - RESERVE), passes=1)
     num_sets, seen = max(300, 2 * inputs.num_classes), inputs.min_seen
-    minutes_of = {"classifiers": spent / 60}
-    return _plan(inputs, quality, ("ce",), seeds, train, num_sets, seen, {"num_images": seen}, minutes_of)
+    rest = {"methods": ("ce",), "seeds": seeds, "train": train, "minutes": {"classifiers": spent / 60}}
+    return _plan(inputs, quality, num_sets, seen, {"num_images": seen}, rest)
 
 
 def _mixing_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float) -> FitPlan | None:
     """Return the plan with a generator, or None where there are too few images or too little time to teach one."""
-    seconds = _usable_seconds(minutes)
+    seconds = 60 * minutes * (1 - RESERVE)
     # Each epoch of cross-entropy passes an image once, one of CSM three times.
     train, seeds, spent = _classifiers(inputs, speed, quality, CLASSIFIERS_SHARE * seconds, passes=4)
     left = seconds - spent
-    set_seconds = MEMBERS * _num_steps(inputs) * speed.drawing
+    set_seconds = MEMBERS * inputs.num_steps * speed.drawing
     num_sets = _num_sets(inputs, SETS_SHARE * left / set_seconds)
     left -= num_sets * set_seconds
     seen = left / speed.generator
@@ -194,45 +191,26 @@ def _mixing_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: fl
         return None
     length = {"minutes": left / 60} if inputs.on_gpu else {"num_images": round(seen)}
     minutes_of = {"generator": left / 60, "sets": num_sets * set_seconds / 60, "classifiers": spent / 60}
-    return _plan(inputs, quality, ("ce", "csm"), seeds, train, num_sets, seen, length, minutes_of)
-
-
-def _usable_seconds(minutes: float) -> float:
-    return 60 * minutes * (1 - RESERVE)
-
-
-def _num_steps(inputs: PlanInputs) -> int:
-    """Return the steps in which a mixed set is drawn."""
-    return 18 if inputs.on_gpu else 10
+    rest = {"methods": ("ce", "csm"), "seeds": seeds, "train": train, "minutes": minutes_of}
+    return _plan(inputs, quality, num_sets, seen, length, rest)
 
 
 def _plan(
-    inputs: PlanInputs,
-    quality: Quality,
-    methods: tuple[str, ...],
-    seeds: int,
-    train: TrainConfig,
-    num_sets: int,
-    seen: float,
-    length: dict[str, Any],
-    minutes: dict[str, float],
+    inputs: PlanInputs, quality: Quality, num_sets: int, seen: float, length: dict[str, Any], rest: dict[str, Any]
 ) -> FitPlan:
     """Return the plan; the generator sees `seen` images in all, and `length` says so in its own settings."""
     partners, sets_per_pair = _pairs(inputs.num_classes, num_sets)
     network = candidates(inputs.size, inputs.on_gpu, quality)[1]
     batch_size = 512 if inputs.on_gpu else min(64, max(16, 2 ** int(math.log2(seen / GENERATOR_STEPS))))
     return FitPlan(
-        methods=methods,
-        seeds=seeds,
+        **rest,
         sets_per_pair=sets_per_pair,
         partners=partners,
         even_out=max(inputs.class_counts) >= UNEVEN * min(inputs.class_counts),
         generator=GeneratorConfig(
             network=network, num_grids=1, batch_size=batch_size, flip=inputs.may_mirror, **length
         ),
-        sampler=MixConfig(num_steps=_num_steps(inputs)),
-        train=train,
-        minutes=minutes,
+        sampler=MixConfig(num_steps=inputs.num_steps),
     )
 
 
@@ -247,8 +225,7 @@ def _classifiers(
     def seconds_of(name: str, seeds: int, epochs: float) -> float:
         return epochs * seeds * passes * inputs.num_train * speed.classifiers[name]
 
-    steps = inputs.num_train / inputs.batch_size
-    wanted = min(max(GOOD_EPOCHS, GOOD_STEPS / steps), MAX_EPOCHS[quality])
+    wanted = min(max(GOOD_EPOCHS, GOOD_STEPS / (inputs.num_train / inputs.batch_size)), MAX_EPOCHS[quality])
     choices = [(name, seeds) for name in speed.classifiers for seeds in range(MAX_SEEDS[quality], 0, -1)]
     fitting = (choice for choice in choices if seconds / seconds_of(*choice, 1) >= wanted)
     name, seeds = next(fitting, choices[-1])
@@ -273,10 +250,7 @@ def _num_sets(inputs: PlanInputs, affordable: float) -> int:
 
 
 def _pairs(num_classes: int, num_sets: int) -> tuple[int | None, int]:
-    """Return how many partners each class is mixed with (None: all), and the sets of a pair.
-
-    There are two sets for each class at least.
-    """
+    """Return how many partners each class is mixed with (None: all), and the sets of a pair; two for each class."""
     num_pairs = num_classes * (num_classes - 1) // 2
     if num_classes <= ALL_PAIRS and num_pairs <= num_sets:
         return None, num_sets // num_pairs
@@ -290,46 +264,38 @@ def _words(plan: FitPlan, inputs: PlanInputs, quality: Quality, minutes: float, 
     device = "GPU" if inputs.on_gpu else "CPU"
     lines = [f"plan ({quality}, on this {device}): about {_time(total)} in all", *stages]
     if inputs.num_val < MIN_VAL:
-        lines.append(
-            f"only {inputs.num_val} images to calibrate on ({MIN_VAL} are wanted): read the confidences as rough"
-        )
+        few = f"only {inputs.num_val} images to calibrate on ({MIN_VAL} are wanted)"
+        lines.append(f"{few}: read the confidences as rough")
     if total > 1.2 * minutes:
         lines.append(f"that is longer than {minutes:g} minutes: so many images need the time")
     return lines
 
 
 def _mixing_lines(plan: FitPlan, inputs: PlanInputs) -> list[str]:
-    minutes, train = plan.minutes, plan.train
-    pairs = (
-        "all pairs of classes"
-        if plan.partners is None
-        else (f"each class and the {plan.partners} it is confused with most")
-    )
+    minutes, train, partners = plan.minutes, plan.train, plan.partners
+    pairs = f"each class and the {partners} it is confused with most" if partners else "all pairs of classes"
     rare = ", rare classes more often" if plan.even_out else ""
     times = "once" if plan.seeds == 1 else f"{plan.seeds} times, to tell skill from luck"
+    what = f"{train.epochs} passes over {inputs.num_train:,} images of {inputs.size} x {inputs.size}"
+    learns = f"a classifier ({train.classifier}, {what}) learns without and with them"
     return [
         f"a generator learns to draw your classes{rare}: {_time(minutes['generator'])}",
         f"it draws images between classes, {pairs}: {_time(minutes['sets'])}",
-        f"a classifier ({train.classifier}, {train.epochs} passes over {inputs.num_train:,} "
-        f"images of {inputs.size} x {inputs.size}) learns without and with them, {times}: "
-        f"{_time(minutes['classifiers'])}",
+        f"{learns}, {times}: {_time(minutes['classifiers'])}",
         "then a temperature is fitted, and a report and a model are written",
     ]
 
 
 def _why_plain(inputs: PlanInputs, minutes: float, enough: float | None) -> str:
     why = f"in {minutes:g} minutes a generator would learn nothing useful here"
-    if enough:
-        why += f" (--minutes {enough} would do)"
+    hint = f"--minutes {enough} would do" if enough else ""
     if not inputs.can_generate:
-        why = (
-            f"{inputs.num_train:,} images to learn from in {inputs.num_classes} classes are too few "
-            f"to teach a generator ({MIN_TRAIN}, and {MIN_PER_CLASS} a class, are wanted)"
-        )
-    return (
-        f"{why}: a plain classifier is trained, and its confidence corrected by a temperature "
-        "(--methods ce csm teaches one all the same, and takes longer)"
-    )
+        few = f"{inputs.num_train:,} images to learn from in {inputs.num_classes} classes"
+        why = f"{few} are too few to teach a generator"
+        hint = f"{MIN_TRAIN}, and {MIN_PER_CLASS} a class, are wanted"
+    instead = "a plain classifier is trained, and its confidence corrected by a temperature"
+    all_the_same = "--methods ce csm teaches one all the same, and takes longer"
+    return f"{why}{f' ({hint})' if hint else ''}: {instead} ({all_the_same})"
 
 
 def _time(minutes: float) -> str:

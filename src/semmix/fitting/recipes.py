@@ -7,7 +7,7 @@ from typing import Any
 
 from tyro.conf import OmitArgPrefixes
 
-from semmix.core.errors import SemmixError, unknown_name
+from semmix.core.errors import require, unknown_name
 from semmix.core.runtime import Runtime
 from semmix.data import list_datasets
 from semmix.data.config import DatasetConfig
@@ -55,9 +55,9 @@ class FitConfig:
     """The annotation's scale s; chosen on the validation split by default."""
 
     def __post_init__(self) -> None:
-        if not self.methods or self.seeds < 1 or self.sets_per_pair < 1:
-            seen = f"methods={self.methods}, seeds={self.seeds}, sets_per_pair={self.sets_per_pair}"
-            raise SemmixError("nothing to fit", seen, "one method, seed and set at least")
+        some = self.methods and self.seeds >= 1 and self.sets_per_pair >= 1
+        seen = f"methods={self.methods}, seeds={self.seeds}, sets_per_pair={self.sets_per_pair}"
+        require(some, "nothing to fit", seen, "one method, seed and set at least")
 
     @property
     def mixes(self) -> bool:

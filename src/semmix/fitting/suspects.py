@@ -71,9 +71,12 @@ class SecondOpinion:
 
 def second_opinion(split: Split, groups: Tensor, num_classes: int) -> SecondOpinion:
     """Return what the quick model says; `groups` int64 [N] holds copies of an image together."""
-    rows = _some_rows(len(split))
+    rows = torch.arange(len(split))
+    if len(split) > MAX_IMAGES:
+        draw = torch.Generator().manual_seed(fold_seed("second opinion"))
+        rows = torch.randperm(len(split), generator=draw)[:MAX_IMAGES].sort().values
     images, labels = split.images[rows], split.labels[rows]
-    folds = _folds(groups[rows])
+    folds = torch.tensor([fold_seed("fold", group) % NUM_FOLDS for group in groups[rows].tolist()])  # shared by copies
     patches = _patches(images)
     inputs, turned = features(images, patches), features(images.flip(3), patches)
     mean, std = inputs.mean(0), inputs.std(0).clamp(min=1e-6)
@@ -89,12 +92,7 @@ def second_opinion(split: Split, groups: Tensor, num_classes: int) -> SecondOpin
 
 
 def suspected(probs: Tensor, labels: Tensor) -> list[Suspect]:
-    """Return the labels that look wrong, the most suspicious first.
-
-    Args:
-        probs: Probabilities [N, K] of images the model has not seen.
-        labels: The labels they came with, int64 [N].
-    """
+    """Return which labels (int64 [N]) look wrong by probabilities [N, K] of unseen images, most suspicious first."""
     num_classes = probs.shape[1]
     own = probs.gather(1, labels[:, None]).squeeze(1)
     sums = torch.zeros(num_classes, dtype=probs.dtype).index_add_(0, labels, own)
@@ -122,8 +120,7 @@ def cross_validated_scores(
 ) -> tuple[Tensor, Tensor]:
     """Return scores [N, K] of images and of mirrored ones, each by a model that lacks the image.
 
-    The models are least squares with a ridge: of several ridges, the one that makes them most
-    often right on such images.
+    The models are least squares with a ridge: the one of several that makes them most often right on such images.
     """
     targets = F.one_hot(labels, num_classes).float()
     shape = (len(RIDGES), len(labels), num_classes)
@@ -166,18 +163,6 @@ def _patches(images: Tensor) -> Tensor:
     whiten = vectors @ torch.diag((values + 0.05).rsqrt()) @ vectors.T
     picked = F.normalize(flat[:NUM_PATCHES] @ whiten, dim=1) @ whiten
     return picked.reshape(NUM_PATCHES, images.shape[1], PATCH, PATCH)
-
-
-def _folds(groups: Tensor) -> Tensor:
-    """Return the fold of each image; copies share one."""
-    return torch.tensor([fold_seed("fold", group) % NUM_FOLDS for group in groups.tolist()])
-
-
-def _some_rows(num: int) -> Tensor:
-    if num <= MAX_IMAGES:
-        return torch.arange(num)
-    draw = torch.Generator().manual_seed(fold_seed("second opinion"))
-    return torch.randperm(num, generator=draw)[:MAX_IMAGES].sort().values
 
 
 def _accuracy(scores: Tensor, labels: Tensor) -> float:
