@@ -45,14 +45,6 @@ class ExportCommand:
         fix = "name a finished training run, or a store of mixed sets"
         require((self.source / "manifest.json").exists(), "nothing to export here", self.source, fix)
         self._refuse("a store of mixed sets", ("onnx",))
-        self._export_mixsets()
-
-    def _refuse(self, what: str, options: tuple[str, ...]) -> None:
-        """Raise the error for options that mean nothing for this source."""
-        given, fix = not_default(self, options), "leave these options out, or name another source"
-        require(not given, f"{self.source} is {what}, which these do not fit", given, fix)
-
-    def _export_mixsets(self) -> None:
         requested, fix = self.labels == "requested", "leave out --annotation, or choose labels that were read back"
         require(not (requested and self.annotation), "requested labels need no annotation", self.annotation, fix)
         store = MixSets.open(self.source)
@@ -63,6 +55,11 @@ class ExportCommand:
             soft_labels = annotation.soft_labels(self.labels or "reannotated")
         write = export_parquet if self.format == "parquet" else export_folder
         say(f"wrote {write(store, soft_labels, self.out)}")
+
+    def _refuse(self, what: str, options: tuple[str, ...]) -> None:
+        """Raise the error for options that mean nothing for this source."""
+        given, fix = not_default(self, options), "leave these options out, or name another source"
+        require(not given, f"{self.source} is {what}, which these do not fit", given, fix)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,22 +59,20 @@ def _outside(build: CellBuilder) -> list[Cell]:
 def _controls(build: CellBuilder) -> list[Cell]:
     """Return what CSM's gain might come from besides mixing and re-annotation."""
     hard_ends = {"options": {"loss": "ce"}, "labels": "one_hot", "members": 2}
+    options = build.cell("CSM", "csm").train.options
+    full = 1 + int(options["num_mixed"])  # pyright: ignore[reportArgumentType]  # times the images of Eq-Data
+    is_ours = build.settings.encoder == OWN and build.settings.scale is None
+    joint_scale = {"scale": build.recipe.joint_scale} if is_ours and build.recipe.joint_scale else {}
     return [
         _cell(build, "CE", "ce"),
-        _cell(build, "CE, as many real images as CSM", "ce", epochs=EPOCHS // _times_full(build)),
-        _cell(build, "CE, as many images as CSM in full", "ce", epochs=_times_full(build) * EPOCHS),
+        _cell(build, "CE, as many real images as CSM", "ce", epochs=EPOCHS // full),
+        _cell(build, "CE, as many images as CSM in full", "ce", epochs=full * EPOCHS),
         _cell(build, "CE + generated ends, hard labels", **hard_ends),
         *(_cell(build, f"Mixup, alpha = {alpha}", "mixup", options={"alpha": alpha}) for alpha in (0.1, 0.2, 0.4, 1.0)),
         _cell(build, "CSM, as many passes as RegMixup", epochs=REGMIXUP_PASSES * EPOCHS),
         *_labels(build),
-        *_labels(build, ", joint batch statistics", **_joint(build)),
+        *_labels(build, ", joint batch statistics", options={"batch_statistics": "joint"}, **joint_scale),
     ]
-
-
-def _times_full(build: CellBuilder) -> int:
-    """Return how many times the images of Eq-Data CSM sees in full: a real one and its mixed."""
-    options = build.cell("CSM", "csm").train.options
-    return 1 + int(options["num_mixed"])  # pyright: ignore[reportArgumentType]
 
 
 def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
@@ -84,13 +82,6 @@ def _labels(build: CellBuilder, words: str = "", **changes: Any) -> list[Cell]:
         _cell(build, "CSM" + words, **changes),
         _cell(build, "CSM in full" + words, eq_data=False, **changes),
     ]
-
-
-def _joint(build: CellBuilder) -> dict[str, Any]:
-    """Return what changes where all images pass through the network together."""
-    is_ours = build.settings.encoder == OWN and build.settings.scale is None
-    scale = build.recipe.joint_scale if is_ours else None
-    return {"options": {"batch_statistics": "joint"}, **({"scale": scale} if scale else {})}
 
 
 def _variants(build: CellBuilder) -> list[Cell]:

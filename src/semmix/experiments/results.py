@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from semmix.calibration import DensityRatioCalibrator, ood_auroc, piece, summary, weighted_oe, weighted_ue
 from semmix.core.artifact import open_artifact
@@ -36,20 +35,14 @@ def keep_run(run: Run | str | Path, results: str | Path) -> Path:
     kept.mkdir(parents=True, exist_ok=True)
     for path in sorted(run.folder.glob(logits_file("*"))):
         logits, labels = read_named_tensors(path, "logits", "labels")
-        write_tensors(kept / path.name, {"logits": small_logits(logits), "labels": labels.short()})
+        # Softmax is the same less the largest of a row; near zero float16 is finest and tells its rivals apart.
+        small = (logits - logits.amax(1, keepdim=True)).half()
+        write_tensors(kept / path.name, {"logits": small, "labels": labels.short()})
     for name in _KEPT_AS_THEY_ARE:
         if (run.folder / name).exists():
             shutil.copyfile(run.folder / name, kept / name)
     write_json(kept / METRICS, Run.open(kept).measure())
     return kept
-
-
-def small_logits(logits: Tensor) -> Tensor:
-    """Return logits as float16, less the largest of their row: softmax is the same.
-
-    Near zero float16 is at its finest, so that rivals of the largest logit are told apart.
-    """
-    return (logits - logits.amax(1, keepdim=True)).half()
 
 
 class RunFolder:

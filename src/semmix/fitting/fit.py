@@ -153,8 +153,8 @@ def walk(config: FitConfig, data: Dataset | None = None) -> Fitted:
     counts = ", ".join(f"{len(split)} {name}" for name, split in data.splits.items())
     say(f"{data.name}: {data.num_classes} classes, {counts} images")
 
-    # A plain network reads the mixed images back: like the generator, it knows the training split
-    # alone. It is also the first run of cross-entropy.
+    # A plain network, also the first run of cross-entropy, reads the mixed images back: like the generator, it
+    # knows the training split alone.
     trained: dict[tuple[str, int], Run] = {}
     source = gallery = None
     if mixes:
@@ -214,7 +214,7 @@ def best_run(runs: Sequence[Run]) -> tuple[Run, str]:
     """
     by_method: dict[str, dict[Run, np.ndarray]] = defaultdict(dict)
     for run in runs:
-        by_method[run.method][run] = validation_losses(run)
+        by_method[run.method][run] = log_losses(run.val.probs(run.temperature), run.val.labels)
     losses = {name: np.mean(list(found.values()), axis=0) for name, found in by_method.items()}
     plain, ranked = next(iter(losses)), sorted(losses, key=lambda name: losses[name].mean())
     clear = (name for name in ranked if is_clear(losses[plain] - losses[name]))
@@ -224,11 +224,6 @@ def best_run(runs: Sequence[Run]) -> tuple[Run, str]:
     elif len(runs) == 1:
         why = "the only one trained"
     return min(by_method[best], key=lambda run: by_method[best][run].mean()), why
-
-
-def validation_losses(run: Run) -> np.ndarray:
-    """Return a run's NLL of each validation image after the temperature fitted to them."""
-    return log_losses(run.val.probs(run.temperature), run.val.labels)
 
 
 def is_clear(gains: np.ndarray) -> bool:
