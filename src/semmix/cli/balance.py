@@ -44,6 +44,12 @@ class BalanceCommand:
         known, fix = not self.figure or self.figure.suffix.lower() in FIGURES, f"end its name in {', '.join(FIGURES)}"
         require(known, "unknown kind of figure", self.figure, fix)
 
+    @property
+    def asked(self) -> dict[str, Loss]:
+        """The loss by its name, with gamma where it has one."""
+        name = f"focal {self.gamma:g}" if self.loss == "focal" else self.loss
+        return {name: load_loss(self.loss, self.gamma)}
+
     def rows(self, losses: Mapping[str, Loss]) -> list[Row]:
         """Return the lines of losses at every delta."""
         deltas = spread_deltas(self.alpha1, self.alpha2, self.num_deltas)
@@ -51,14 +57,13 @@ class BalanceCommand:
 
     def run(self) -> None:
         """Print the table of one loss and draw it among the known ones."""
-        asked = f"focal {self.gamma:g}" if self.loss == "focal" else self.loss
-        rows, lines = self.rows({asked: load_loss(self.loss, self.gamma)}), []
+        rows, lines = self.rows(self.asked), []
         for row in rows:
             formula = "" if row.closed_form is None else f"{row.closed_form:.6e}"
             lines.append([f"{row.delta:.6f}", f"{row.beta:.6e}", formula, f"{row.p1:.5f}", f"{row.p2:.5f}"])
         say(Table(["delta", "beta", "closed form", "p1", "p2"], lines, align="rrrrr").text())
         say(verdict(rows))
         if self.figure:
-            others = {name: loss for name, loss in CURVES.items() if name != asked}
+            others = {name: loss for name, loss in CURVES.items() if name not in self.asked}
             draw_balance([*rows, *self.rows(others)], self.figure)
             say(f"figure in {self.figure}")

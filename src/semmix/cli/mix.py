@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from tyro.conf import OmitArgPrefixes, Positional
 
 from semmix.core.errors import require
@@ -70,20 +69,17 @@ def chosen_pairs(command: MixCommand, num_classes: int) -> tuple[tuple[int, int]
     one, seen = not (command.confusable_by and command.pairs), " ".join(command.pairs)
     require(one, "pairs are listed or found, not both", seen, "leave out --pairs or --confusable-by")
     if command.confusable_by:
-        return confusable_pairs(validation_confusion(command.confusable_by, num_classes), command.num_pairs)
+        val = Run.open(command.confusable_by).val
+        logits, labels = torch.from_numpy(val.logits), torch.from_numpy(val.labels)
+        seen = f"{logits.shape[1]} in {command.confusable_by}, {num_classes} of the generator"
+        same = logits.shape[1] == num_classes
+        require(same, "the run knows other classes", seen, "name a run on the same data set")
+        places = labels * num_classes + logits.argmax(1)  # [K, K] of true and predicted class
+        confusion = torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
+        return confusable_pairs(confusion, command.num_pairs)
     fix = "name the run with --confusable-by, or list the pairs with --pairs"
     require(command.num_pairs is None, "num_pairs counts what a run confuses", command.num_pairs, fix)
     return tuple(map(_parse_pair, command.pairs)) or fair_pairs(num_classes, command.sets)
-
-
-def validation_confusion(run: Path, num_classes: int) -> Tensor:
-    """Return counts [K, K] of true class against answer on a run's validation images."""
-    val = Run.open(run).val
-    logits, labels = torch.from_numpy(val.logits), torch.from_numpy(val.labels)
-    seen = f"{logits.shape[1]} in {run}, {num_classes} of the generator"
-    require(logits.shape[1] == num_classes, "the run knows other classes", seen, "name a run on the same data set")
-    places = labels * num_classes + logits.argmax(1)
-    return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes)
 
 
 def _parse_pair(text: str) -> tuple[int, int]:

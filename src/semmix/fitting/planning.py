@@ -163,18 +163,14 @@ def make_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float
     if plan := _mixing_plan(inputs, speed, quality, minutes):
         stages = _mixing_lines(plan, inputs)
     else:
-        plan = _plain_plan(inputs, speed, quality, minutes)
+        # Cross-entropy, then a temperature; who asks for a generator all the same gets the least of use.
+        train, seeds, spent = _classifiers(inputs, speed, quality, 60 * minutes * (1 - RESERVE), passes=1)
+        num_sets, seen = max(300, 2 * inputs.num_classes), inputs.min_seen
+        rest = {"methods": ("ce",), "seeds": seeds, "train": train, "minutes": {"classifiers": spent / 60}}
+        plan = _plan(inputs, quality, num_sets, seen, {"num_images": seen}, rest)
         enough = next((time for time in TIMES if _mixing_plan(inputs, speed, quality, time)), None)
         stages = [_why_plain(inputs, minutes, enough)]
     return replace(plan, words=_words(plan, inputs, quality, minutes, stages))
-
-
-def _plain_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float) -> FitPlan:
-    """Return the plan without a generator; who asks for one all the same gets the least that could be of use."""
-    train, seeds, spent = _classifiers(inputs, speed, quality, 60 * minutes * (1 - RESERVE), passes=1)
-    num_sets, seen = max(300, 2 * inputs.num_classes), inputs.min_seen
-    rest = {"methods": ("ce",), "seeds": seeds, "train": train, "minutes": {"classifiers": spent / 60}}
-    return _plan(inputs, quality, num_sets, seen, {"num_images": seen}, rest)
 
 
 def _mixing_plan(inputs: PlanInputs, speed: Speed, quality: Quality, minutes: float) -> FitPlan | None:
