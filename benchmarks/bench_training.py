@@ -36,8 +36,7 @@ from semmix.core.device import describe_environment, pick_device, to_device
 from semmix.core.runtime import Runtime
 from semmix.data import Dataset, Split
 from semmix.methods import method
-from semmix.mixing.labels import mix_labels
-from semmix.mixing.plan import all_pairs
+from semmix.mixing.plan import all_pairs, mix_labels
 from semmix.training import classifier as loop
 from semmix.training import engine
 from semmix.training.batches import MixedImages

@@ -2,7 +2,7 @@
 from semmix.annotation import Annotation as Annotation
 from semmix.annotation import lambda_e as lambda_e
 from semmix.annotation import lambda_from as lambda_from
-from semmix.annotation.stage import annotate as annotate
+from semmix.annotation.annotation import annotate as annotate
 from semmix.calibration import Interval as Interval
 from semmix.calibration import TemperatureScaler as TemperatureScaler
 from semmix.calibration import accuracy as accuracy
@@ -35,9 +35,9 @@ from semmix.fitting.fit import fit as fit
 from semmix.methods import list_methods as list_methods
 from semmix.methods import method as method
 from semmix.mixing.draw import mix as mix
-from semmix.mixing.labels import lambda_grid as lambda_grid
-from semmix.mixing.labels import mix_labels as mix_labels
 from semmix.mixing.plan import MixPlan as MixPlan
+from semmix.mixing.plan import lambda_grid as lambda_grid
+from semmix.mixing.plan import mix_labels as mix_labels
 from semmix.mixing.store import MixSets as MixSets
 from semmix.networks import classifier as classifier
 from semmix.networks import list_classifiers as list_classifiers

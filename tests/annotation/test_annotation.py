@@ -35,7 +35,7 @@ from semmix.cli.main import run_command
 from semmix.data import Dataset, Split
 from semmix.mixing.plan import all_pairs
 from semmix.networks import classifier
-from semmix.networks.encoders.features import embed_all, embed_split
+from semmix.networks.encoders.pretrained import embed_all, embed_split
 from semmix.networks.saved import load_classifier, save_classifier
 
 VECTORS = arrays(np.float64, 6, elements=st.floats(-3, 3, width=32))
@@ -574,7 +574,7 @@ def test_what_another_command_finishes_meanwhile_is_taken(tmp_path, monkeypatch,
     def wait(seconds):
         raise AssertionError("waits for parts that nobody makes any more")
 
-    monkeypatch.setattr("semmix.annotation.stage.time.sleep", wait)
+    monkeypatch.setattr("semmix.annotation.annotation.time.sleep", wait)
     annotation = annotate(store, Overtaken(calls_before), (train, val), tmp_path / "annotation")
     assert annotation.digest == whole.digest
     for path in (tmp_path / "whole").iterdir():

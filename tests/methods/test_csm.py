@@ -6,7 +6,7 @@ import torch
 
 from semmix import SemmixError
 from semmix.methods import method
-from semmix.mixing.labels import mix_labels
+from semmix.mixing.plan import mix_labels
 
 
 def identity(images):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from semmix import SemmixError
 from semmix.methods import Batch, method
-from semmix.methods._shared import blend, draw_beta, permutation, soft_labels
+from semmix.methods._base import blend, draw_beta, permutation, soft_labels
 from semmix.methods.rankmixup import margin_ranking, mndcg
 from semmix.methods.unimix import draw_partners
 

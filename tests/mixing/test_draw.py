@@ -32,8 +32,7 @@ from semmix.diffusion.sampling import (
 from semmix.diffusion.solvers import karras_sigmas, solver
 from semmix.diffusion.stored import MANIFEST, NetworkGenerator, save_generator
 from semmix.mixing.draw import mix, set_noise
-from semmix.mixing.labels import mix_labels
-from semmix.mixing.plan import MixPlan, all_pairs, tournament_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, mix_labels, tournament_pairs
 from semmix.mixing.store import MixSets
 
 CONFIG = MixConfig(num_steps=4, batch_size=8)

@@ -7,8 +7,7 @@ import torch
 
 from semmix.core.errors import SemmixError
 from semmix.networks import classifier
-from semmix.networks.saved import check_takes, initial_classifier, load_classifier, save_classifier
-from semmix.networks.user_network import user_classifier
+from semmix.networks.saved import check_takes, initial_classifier, load_classifier, save_classifier, user_classifier
 
 UNKNOWN = ((), ())
 

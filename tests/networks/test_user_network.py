@@ -8,8 +8,7 @@ from torch import nn
 
 from semmix.core.errors import SemmixError
 from semmix.networks import classifier
-from semmix.networks.saved import load_classifier, save_classifier
-from semmix.networks.user_network import Program, UserClassifier, checked, user_classifier
+from semmix.networks.saved import Program, UserClassifier, checked, load_classifier, save_classifier, user_classifier
 
 SHAPE = (1, 4, 4)
 

@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 
 from semmix.data import Dataset, Split
-from semmix.mixing.labels import mix_labels
-from semmix.mixing.plan import all_pairs
+from semmix.mixing.plan import all_pairs, mix_labels
 from semmix.training import engine
 from semmix.training.batches import MixedImages
 from semmix.training.mixed import MixedSource

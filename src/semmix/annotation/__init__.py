@@ -6,8 +6,7 @@ lambda = sigmoid(s (lambda_E - 1/2)), with one scale s for all classes.
 """
 
 from semmix.annotation.algebra import lambda_e, lambda_from
-from semmix.annotation.annotation import LABEL_SCHEMES, Annotation
+from semmix.annotation.annotation import LABEL_SCHEMES, Annotation, annotate, check_fits
 from semmix.annotation.diagnosis import diagnose
-from semmix.annotation.stage import annotate, check_fits
 
 __all__ = ["LABEL_SCHEMES", "Annotation", "annotate", "check_fits", "diagnose", "lambda_e", "lambda_from"]

@@ -11,8 +11,7 @@ from semmix.core.progress import say
 from semmix.diffusion import load_generator
 from semmix.diffusion.sampling import MixConfig, check_knows_classes
 from semmix.mixing.draw import mix
-from semmix.mixing.labels import lambda_grid
-from semmix.mixing.plan import MixPlan, confusable_pairs, fair_pairs
+from semmix.mixing.plan import MixPlan, confusable_pairs, fair_pairs, lambda_grid
 from semmix.mixing.store import MixSets
 from semmix.runs import Run
 

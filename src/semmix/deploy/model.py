@@ -20,8 +20,15 @@ from semmix.deploy.image_files import find_images, prepare_image
 from semmix.deploy.programs import CalibratedNetwork
 from semmix.deploy.rules import PERCENTS, Rules, in_set, learn_rules
 from semmix.networks.predicting import full_precision
-from semmix.networks.saved import MANIFEST, load_classifier, makers_code, run_folder, saved_image_shape, saved_name
-from semmix.networks.user_network import is_user_network
+from semmix.networks.saved import (
+    MANIFEST,
+    is_user_network,
+    load_classifier,
+    makers_code,
+    run_folder,
+    saved_image_shape,
+    saved_name,
+)
 from semmix.runs import Run
 
 BATCH_SIZE = 64

@@ -22,7 +22,7 @@ from semmix.deploy.model import KIND
 from semmix.deploy.programs import ONNX_OPSET, CalibratedNetwork, can_write_onnx, write_programs
 from semmix.deploy.rules import Rules, learn_rules, measure_predictions
 from semmix.networks import saved
-from semmix.networks.user_network import is_user_network
+from semmix.networks.saved import is_user_network
 from semmix.runs import Run
 
 SPLITS = ("train", "val", "test")

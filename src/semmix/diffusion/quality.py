@@ -23,7 +23,7 @@ from semmix.diffusion import Generator
 from semmix.diffusion.sampling import MixConfig, sample_classes
 from semmix.networks import Classifier
 from semmix.networks.encoders import Encoder
-from semmix.networks.encoders.features import embed_all, embed_split
+from semmix.networks.encoders.pretrained import embed_all, embed_split
 from semmix.networks.predicting import predict_logits
 
 MIN_SAMPLES = 2048  # a covariance of Inception's 2,048 features has full rank from here on

@@ -25,8 +25,7 @@ from semmix.experiments.cells import OWN, Cell, CellMixing
 from semmix.experiments.cost import training_hours
 from semmix.experiments.results import PROXIMITY, SPEED, TTA, has_extra, keep_run, trained_run
 from semmix.mixing.draw import mix
-from semmix.mixing.labels import lambda_grid
-from semmix.mixing.plan import MixPlan, all_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, lambda_grid
 from semmix.mixing.store import MixSets
 from semmix.networks import Classifier
 from semmix.networks.encoders import load_encoder

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.distributions import Dirichlet
 
 from semmix.core.checks import check_positive
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import blend, draw_beta
+from semmix.methods._base import Batch, Forward, Method, blend, draw_beta
 
 NUM_CHAINS = 3
 MAX_DEPTH = 3

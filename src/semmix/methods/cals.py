@@ -11,8 +11,7 @@ from torch import Tensor
 
 from semmix.core.checks import check_positive
 from semmix.core.errors import SemmixError
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import margin_excess
+from semmix.methods._base import Batch, Forward, Method, margin_excess
 
 MULTIPLIERS = (1e-6, 1e6)
 PENALTIES = (1.0, 10.0)

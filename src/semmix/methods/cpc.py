@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.core.errors import require
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import one_hot
+from semmix.methods._base import Batch, Forward, Method, one_hot
 
 CHUNK = 32
 """Classes compared with all others at a time: memory stays at B x K x CHUNK."""

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import confidence
+from semmix.methods._base import Batch, Forward, Method, confidence
 
 
 @dataclass(kw_only=True, eq=False)

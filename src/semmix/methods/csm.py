@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.core.errors import SemmixError, require
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import check_gamma, soft_loss
+from semmix.methods._base import Batch, Forward, Method, check_gamma, soft_loss
 
 
 @dataclass(kw_only=True, eq=False)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import check_gamma, focal_loss, one_hot
+from semmix.methods._base import Batch, Forward, Method, check_gamma, focal_loss, one_hot
 
 
 @dataclass(kw_only=True, eq=False)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import focal_loss, one_hot
+from semmix.methods._base import Batch, Forward, Method, focal_loss, one_hot
 
 
 @dataclass(kw_only=True, eq=False)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import margin_excess
+from semmix.methods._base import Batch, Forward, Method, margin_excess
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,8 +9,17 @@ from typing import Literal
 from torch import Tensor
 
 from semmix.core.checks import check_positive
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import blend, check_gamma, draw_beta, permutation, soft_labels, soft_loss
+from semmix.methods._base import (
+    Batch,
+    Forward,
+    Method,
+    blend,
+    check_gamma,
+    draw_beta,
+    permutation,
+    soft_labels,
+    soft_loss,
+)
 
 
 @dataclass(kw_only=True, eq=False)

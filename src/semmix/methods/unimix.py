@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.core.checks import check_positive
-from semmix.methods._base import Batch, Forward, Method
-from semmix.methods._shared import blend, class_counts, draw_beta, soft_labels
+from semmix.methods._base import Batch, Forward, Method, blend, class_counts, draw_beta, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)

@@ -17,8 +17,7 @@ from semmix.core.progress import progress
 from semmix.core.settings import plain
 from semmix.diffusion import Generator, load_generator
 from semmix.diffusion.sampling import MixConfig, Sampler, check_knows_classes, chunks, make_sampler, sample_padded
-from semmix.mixing.labels import mix_labels
-from semmix.mixing.plan import MixPlan, all_pairs, fair_pairs
+from semmix.mixing.plan import MixPlan, all_pairs, fair_pairs, mix_labels
 from semmix.mixing.store import MixSets
 
 

@@ -23,8 +23,7 @@ from semmix.core.artifact import Artifact, begin_artifact, open_artifact
 from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.files import digest, digest_tensors, write_tensors
 from semmix.core.settings import plain
-from semmix.mixing.labels import mix_labels
-from semmix.mixing.plan import MixPlan
+from semmix.mixing.plan import MixPlan, mix_labels
 
 MANIFEST = "manifest.json"
 MAKE_AGAIN = "run the same mix command again, it makes just the shards that are missing"

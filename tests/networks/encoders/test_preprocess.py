@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from semmix import SemmixError
-from semmix.networks.encoders.preprocess import Preprocess, resize
+from semmix.networks.encoders.pretrained import Preprocess, resize
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

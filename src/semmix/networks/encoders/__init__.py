@@ -8,35 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from semmix.core.device import pick_device
 from semmix.core.errors import require, unknown_name
 from semmix.networks.encoders.imagenet import load_efficientnet, load_inception, load_mobilenet, load_resnet50
 from semmix.networks.encoders.libraries import load_clip, load_dino, load_onnx, load_timm
-from semmix.networks.encoders.pretrained import ClassifierEncoder
+from semmix.networks.encoders.pretrained import ClassifierEncoder, Encoder
 
 __all__ = ["Encoder", "backbone", "list_encoders", "load_encoder"]
-
-
-class Encoder(Protocol):
-    """What annotation needs of an encoder.
-
-    An encoder that is slow may also have a `cache_key`, a string that names everything its features depend on besides
-    the images: features of whole splits are then kept between runs. An encoder that learned from a split has
-    its digest as `trained_on`, so that training can refuse a leak.
-    """
-
-    name: str
-    """`kind:what`, as the user gave it."""
-    dim: int
-    """Length of a feature."""
-    digest: str
-    """Names the weights."""
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Return float features [N, dim] of uint8 images [N, C, H, W]."""
-        ...
 
 
 # kind -> its loader, and an example of what is named

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.files import digest_file, read_json
-from semmix.networks.encoders.preprocess import Preprocess
-from semmix.networks.encoders.pretrained import PretrainedEncoder, wrap_network
+from semmix.networks.encoders.pretrained import Preprocess, PretrainedEncoder, wrap_network
 
 COUNTER = "num_batches_tracked"
 """A number batch norms keep while they are trained; not all formats have it."""

@@ -11,8 +11,7 @@ from torch import Tensor
 from semmix.core.errors import SemmixError, explaining, require
 from semmix.core.extras import import_extra
 from semmix.core.files import digest, digest_file, digest_tensors, read_json
-from semmix.networks.encoders.preprocess import Preprocess
-from semmix.networks.encoders.pretrained import PretrainedEncoder, wrap_network
+from semmix.networks.encoders.pretrained import Preprocess, PretrainedEncoder, wrap_network
 
 RESAMPLE = {2: "bilinear", 3: "bicubic"}
 """Pillow's numbers for its filters."""
