@@ -88,7 +88,7 @@ class Step:
 
         self.num_images = (1 + rule.num_mixed) * config.batch_size
         self.device, self.network, self.rule, self.next_batch = device, network, rule, next_batch
-        self.gradients = make_step(network, rule, next_batch, config.clip_norm)
+        self.gradients = make_step(network, rule, next_batch, config.clip_norm, 0, 1)
         self.optimizer = torch.optim.SGD(
             network.parameters(), config.lr, momentum=0.9, weight_decay=5e-4, fused=device.type == "cuda"
         )

@@ -66,9 +66,7 @@ def lambda_from(lambda_e, scale: float) -> Tensor:
 
 
 def sharpness(lams: Tensor) -> float:
-    """Return the mean of max(lam, 1 - lam) over sets [S, L], with equal weight for ends and for interior members.
-
-    Training with N_aug = 2 draws one of each.
+    """Return the mean of max(lam, 1 - lam) over sets [S, L]; ends and interior weigh alike, as N_aug = 2 draws them.
 
     >>> round(sharpness(torch.tensor([[0.0, 0.4, 1.0]])), 3)
     0.8
@@ -120,10 +118,7 @@ def squared_distances(prototypes: Tensor) -> Tensor:
 
 
 def temperature(prototypes: Tensor, scale: float) -> float:
-    """Return the tau at which a pair of classes at mean squared distance has slope `scale`.
-
-    In eq. lambda_expressed a pair's slope is |P_i - P_j|² / tau, in eq. lambda_rewrite it is s.
-    """
+    """Return tau at which the slope |P_i - P_j|² / tau of eq. lambda_expressed is on average s (lambda_rewrite)."""
     check_scale(scale)
     num_classes = len(prototypes)
     mean = squared_distances(prototypes).sum() / (num_classes * (num_classes - 1))
@@ -137,10 +132,7 @@ def nearest_class(similarity: Tensor, prototypes: Tensor) -> Tensor:
 
 
 def positions_against(similarity: Tensor, prototypes: Tensor, of: Tensor) -> Tensor:
-    """Return lambda_E of every class k (1) against class `of` (0), float64 [..., K].
-
-    Only E·P_k [..., K] is needed. The entry of class `of` itself has no meaning.
-    """
+    """Return lambda_E of every class k (1) against class `of` (0), float64 [..., K]; that of `of` has no meaning."""
     similarity, products = similarity.double(), prototypes @ prototypes.T
     own = similarity.gather(-1, of[..., None])
     from_own = products.diagonal()[of][..., None] - products[of]  # |P_m|² - P_m·P_k
@@ -148,10 +140,7 @@ def positions_against(similarity: Tensor, prototypes: Tensor, of: Tensor) -> Ten
 
 
 def biased_lambda(lambda_e: Tensor, proto_i: Tensor, proto_j: Tensor, tau: float) -> Tensor:
-    """Return eq. lambda_expressed: lambda with the bias of class norms and distances left in.
-
-    It equals sigmoid((E·P_i - E·P_j) / tau), eq. probability_ratio.
-    """
+    """Return eq. lambda_expressed: biased by class norms and distances, as sigmoid((E·P_i - E·P_j) / tau) is."""
     distance = (proto_i - proto_j).square().sum(-1)
     norms = proto_i.square().sum(-1) - proto_j.square().sum(-1)
     return torch.sigmoid((distance * (lambda_e - 0.5) + norms / 2) / tau)
@@ -178,15 +167,11 @@ def add_third_class(labels: Tensor, similarity: Tensor, prototypes: Tensor, pair
 
 
 def scale_curve(lambda_e: Tensor, accuracy: float) -> Tensor:
-    """Return how far the labels of pure ends are from being right on average, at each of `SCALES`.
+    """Return how far the labels of pure ends [sets, first and last] are from right on average, at each of `SCALES`.
 
     A pure end (first or last member of a set) stands for a real image of its class. Of such images, if nobody trained
     on them, the share `accuracy` is recognised: so the average label of an end should give this probability to its own
     class. Too large a scale teaches over-confidence, too small a one under-confidence.
-
-    Args:
-        lambda_e: Positions [sets, members], members in rising order of requested lambda.
-        accuracy: How often the nearest prototype is right on real validation images.
     """
     own = torch.cat([lambda_e[:, -1], 1 - lambda_e[:, 0]])
     means = torch.stack([torch.sigmoid(s * (own - 0.5)).mean() for s in SCALES])
@@ -221,10 +206,7 @@ def ends_warning(recognised: float, accuracy: float) -> str | None:
 
 
 def softmax_curve(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
-    """Return the validation NLL of softmax_k(E·P_k / tau), eq. probability_ratio over all classes.
-
-    The candidates are the temperatures that belong to `SCALES`.
-    """
+    """Return the validation NLL of softmax_k(E·P_k / tau), eq. probability_ratio, at the temperatures of `SCALES`."""
     products = similarity(features, prototypes)
     return torch.stack([F.cross_entropy(products / temperature(prototypes, s), labels) for s in SCALES])
 

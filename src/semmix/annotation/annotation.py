@@ -18,7 +18,7 @@ from semmix.core.artifact import Artifact, begin_artifact, open_artifact
 from semmix.core.device import rank_and_world
 from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.core.files import digest, digest_tensors, read_tensors, write_tensors
-from semmix.core.progress import Progress, progress, say
+from semmix.core.progress import progress, say
 from semmix.data import Dataset, Split
 from semmix.mixing.store import MixSets
 from semmix.networks.encoders import Encoder, backbone
@@ -55,12 +55,9 @@ class Annotation:
         return cls(artifact, store)
 
     def __repr__(self) -> str:
-        recognised = self.artifact.manifest["prototype_accuracy"]
-        encoder = self.artifact.manifest["inputs"]["encoder"]["kind"]
-        return (
-            f"Annotation({str(self.artifact.folder)!r}: {self.store.num_sets:,} sets, scale {self.scale:.2f}, "
-            f"{encoder} right on {recognised:.1%} of real images)"
-        )
+        folder, manifest = str(self.artifact.folder), self.artifact.manifest
+        right = f"{manifest['inputs']['encoder']['kind']} right on {manifest['prototype_accuracy']:.1%} of real images"
+        return f"Annotation({folder!r}: {self.store.num_sets:,} sets, scale {self.scale:.2f}, {right})"
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -225,18 +222,13 @@ def annotate(
     encoder = backbone(encoder, device) if isinstance(encoder, str) else encoder
     train, val = (data.train, data.val) if isinstance(data, Dataset) else data
     _check(store, train, val, scale)
-    inputs = {
-        "mixsets": store.digest,
-        "encoder": {"kind": encoder.name.partition(":")[0], "digest": encoder.digest},
-        "train": train.digest,
-        "val": val.digest,
-        "scale": scale,
-    }
+    by = {"kind": encoder.name.partition(":")[0], "digest": encoder.digest}
+    splits = {"train": train.digest, "val": val.digest}
+    inputs = {"mixsets": store.digest, "encoder": by, **splits, "scale": scale}
     artifact = begin_artifact(Path(out), MANIFEST, "annotation", inputs)
-    rank, world_size = rank_and_world()
     if not artifact.finished:
-        _annotate(artifact, store, encoder, train, val, scale, rank, world_size)
-    if rank == 0:
+        _annotate(artifact, store, encoder, train, val, scale)
+    if rank_and_world()[0] == 0:
         for part in artifact.folder.glob("part-*.safetensors"):
             part.unlink()
     return Annotation.open(artifact.folder, store)
@@ -273,22 +265,23 @@ def _has_pure_ends(store: MixSets) -> bool:
 
 
 def _annotate(
-    artifact: Artifact,
-    store: MixSets,
-    encoder: Encoder,
-    train: Split,
-    val: Split,
-    scale: float | None,
-    rank: int,
-    world_size: int,
+    artifact: Artifact, store: MixSets, encoder: Encoder, train: Split, val: Split, scale: float | None
 ) -> None:
     """Read the shards of this process; the first process puts all parts together, the others wait for it."""
-    folder, plan = artifact.folder, store.plan
+    folder, plan, (rank, world_size) = artifact.folder, store.plan, rank_and_world()
     missing = _missing(folder, plan.shards_of(rank, world_size))
     prototypes = algebra.class_prototypes(embed_split(encoder, train, "prototypes"), train.labels, plan.num_classes)
     with progress("annotate", plan.set_size * sum(len(plan.shard(k)) for k in missing)) as bar:
         for k in missing:
-            _read_shard(store, encoder, prototypes, folder, k, bar)
+            images = store.read_shard(k)
+            features = embed_with(bar, encoder, images.flatten(0, 1)).unflatten(
+                0, images.shape[:2]
+            )  # [sets, members, D]
+            pairs = torch.tensor([store.pair(n) for n in plan.shard(k)])
+            proto_i, proto_j = prototypes[pairs].unsqueeze(2).unbind(1)  # [sets, 1, D]
+            positions = algebra.lambda_e(features, proto_i, proto_j)  # [sets, members]
+            products = algebra.similarity(features, prototypes).float()  # E·P_k [sets, members, K]
+            write_tensors(_part(folder, k), {"lambda_e": positions, "similarity": products})
 
     def is_done() -> bool:
         return open_artifact(folder, MANIFEST, "annotation").finished  # by any process
@@ -319,19 +312,6 @@ def _missing(folder: Path, shards: range) -> list[int]:
     return [k for k in shards if not _part(folder, k).exists()]
 
 
-def _read_shard(store: MixSets, encoder: Encoder, prototypes: Tensor, folder: Path, k: int, bar: Progress) -> None:
-    """Write the part of shard `k`: lambda_E [sets, members] and E·P_k [sets, members, K]."""
-    images = store.read_shard(k)
-    features = embed_with(bar, encoder, images.flatten(0, 1)).unflatten(0, images.shape[:2])  # [sets, members, D]
-    pairs = torch.tensor([store.pair(n) for n in store.plan.shard(k)])
-    proto_i, proto_j = prototypes[pairs].unsqueeze(2).unbind(1)  # [sets, 1, D]
-    tensors = {
-        "lambda_e": algebra.lambda_e(features, proto_i, proto_j),
-        "similarity": algebra.similarity(features, prototypes).float(),
-    }
-    write_tensors(_part(folder, k), tensors)
-
-
 def _finish(
     artifact: Artifact, store: MixSets, prototypes: Tensor, encoder: Encoder, val: Split, scale: float | None
 ) -> None:
@@ -343,13 +323,9 @@ def _finish(
     features = embed_split(encoder, val, "scale")
     nearest = algebra.nearest_class(algebra.similarity(features, prototypes), prototypes)
     accuracy = float((nearest == val.labels).double().mean())
-    tensors = {
-        "lambda_e": positions,
-        "similarity": products,
-        "prototypes": prototypes,
-        "scale_curve": algebra.scale_curve(positions, accuracy),
-        "softmax_curve": algebra.softmax_curve(features, val.labels, prototypes),
-    }
+    tensors = {"lambda_e": positions, "similarity": products, "prototypes": prototypes}
+    tensors["scale_curve"] = algebra.scale_curve(positions, accuracy)
+    tensors["softmax_curve"] = algebra.softmax_curve(features, val.labels, prototypes)
     write_tensors(artifact.folder / TENSORS, tensors)
     chosen = {
         "scale": algebra.choose_scale(tensors["scale_curve"]) if scale is None else scale,

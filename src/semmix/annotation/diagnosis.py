@@ -79,9 +79,8 @@ def _rank_correlation(lambda_e: Tensor) -> float:
 
 def _bias(annotation: Annotation) -> dict[str, float]:
     """Return the biases that eq. lambda_rewrite removes, and how far that moves lambda."""
-    norms, distances = annotation.prototypes.norm(dim=1), squared_distances(annotation.prototypes).sqrt()
-    pairs = annotation.store.pairs()
-    of_pairs = distances[pairs[:, 0], pairs[:, 1]]
+    norms, (i, j) = annotation.prototypes.norm(dim=1), annotation.store.pairs().unbind(1)
+    of_pairs = squared_distances(annotation.prototypes).sqrt()[i, j]
     return {
         "largest_to_smallest_norm": float(norms.max() / norms.min()),
         "largest_to_smallest_distance": float(of_pairs.max() / of_pairs.min()),
@@ -106,24 +105,21 @@ def _places(annotation: Annotation, flags: dict[str, Tensor]) -> list[dict[str, 
 def _pairs(annotation: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:
     pairs, lam = annotation.store.pairs(), annotation.lam()
     distances = squared_distances(annotation.prototypes).sqrt()
-    rows = []
-    for i, j in dict.fromkeys(annotation.store.plan.pairs):
-        of_pair = (pairs == torch.tensor([i, j])).all(1)
-        if not of_pair.any():
-            continue
-        rows.append(
-            {
-                "pair": [i, j],
-                "num_sets": int(of_pair.sum()),
-                "first": float(lam[of_pair, 0].mean()),
-                "last": float(lam[of_pair, -1].mean()),
-                "lambda_e_sd": float(annotation.lambda_e[of_pair].std(0, correction=0).mean()),
-                "third_class": _share(flags["third_class"][of_pair, 1:-1]),
-                "distance": float(distances[i, j]),
-                **{name: _share(flags[name][of_pair]) for name in ("monotone", "abrupt", "odd")},
-            }
-        )
-    return rows
+    sets = ((pair, (pairs == torch.tensor(pair)).all(1)) for pair in dict.fromkeys(annotation.store.plan.pairs))
+    return [
+        {
+            "pair": list(pair),
+            "num_sets": int(of_pair.sum()),
+            "first": float(lam[of_pair, 0].mean()),
+            "last": float(lam[of_pair, -1].mean()),
+            "lambda_e_sd": float(annotation.lambda_e[of_pair].std(0, correction=0).mean()),
+            "third_class": _share(flags["third_class"][of_pair, 1:-1]),
+            "distance": float(distances[pair]),
+            **{name: _share(flags[name][of_pair]) for name in ("monotone", "abrupt", "odd")},
+        }
+        for pair, of_pair in sets
+        if of_pair.any()
+    ]
 
 
 def _classes(annotation: Annotation, flags: dict[str, Tensor]) -> list[dict[str, Any]]:

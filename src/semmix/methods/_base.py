@@ -142,6 +142,12 @@ def blend(a: Tensor, b: Tensor, lam: Tensor) -> Tensor:
     return lam * a + (1 - lam) * b
 
 
+def mix_batch(batch: Batch, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each image blended with that of a random partner in the batch, and the partners' labels."""
+    order = permutation(len(batch.images), batch.images.device)
+    return blend(batch.images, batch.images[order], lam), batch.labels[order]
+
+
 def soft_labels(labels: Tensor, partners: Tensor, lam: Tensor, like: Tensor) -> Tensor:
     """Return lam * onehot(labels) + (1 - lam) * onehot(partners), shaped like logits `[N, K]`."""
     return blend(one_hot(labels, like), one_hot(partners, like), lam)

@@ -7,7 +7,6 @@ Hendrycks et al., AugMix, https://arxiv.org/abs/1912.02781
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -139,23 +138,17 @@ def solarize(images: Tensor, level: Tensor) -> Tensor:
     return torch.where(images < threshold, images, 255 - images)
 
 
-POINTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "autocontrast": autocontrast,
-    "equalize": equalize,
-    "posterize": posterize,
-    "solarize": solarize,
-}
-OPERATIONS = (*GEOMETRIC, *POINTWISE)
+POINTWISE = (autocontrast, equalize, posterize, solarize)
+OPERATIONS = (*GEOMETRIC, *(change.__name__ for change in POINTWISE))
 
 
 def apply_operations(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Return each square image after the operation of its index (out of range: unchanged).
 
-    `level` lies between 0 and 10, the strongest; `sign` is -1 or 1 and turns geometric
-    operations round. All three are `[N]`.
+    `level` lies between 0 and 10, the strongest; `sign` is -1 or 1 and turns geometric operations round.
     """
     result = warp(images, coordinates(operation, level * sign, images.shape[-1]))
-    for index, change in enumerate(POINTWISE.values(), start=len(GEOMETRIC)):
+    for index, change in enumerate(POINTWISE, start=len(GEOMETRIC)):
         changed = change(images, level.view(-1, 1, 1, 1))
         result = torch.where((operation == index).view(-1, 1, 1, 1), changed, result)
     return result

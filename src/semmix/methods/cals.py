@@ -38,10 +38,9 @@ class ClassAdaptive(Method):
         check_positive(margin=self.margin, strength_epochs=self.strength_epochs)
 
     def setup(self, train_labels: Tensor) -> None:
-        device = train_labels.device
-        self.multiplier = torch.full((self.num_classes,), MULTIPLIERS[0], device=device)
-        self.strength = torch.full((self.num_classes,), PENALTIES[0], device=device)
-        self.violation = torch.full((self.num_classes,), torch.inf, device=device)
+        values = (MULTIPLIERS[0], PENALTIES[0], torch.inf)
+        filled = (torch.full((self.num_classes,), value, device=train_labels.device) for value in values)
+        self.multiplier, self.strength, self.violation = filled
         self.epochs = train_labels.new_zeros(())
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
@@ -66,12 +65,7 @@ class ClassAdaptive(Method):
         self.violation.copy_(violation)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {
-            "multiplier": self.multiplier,
-            "strength": self.strength,
-            "violation": self.violation,
-            "epochs": self.epochs,
-        }
+        return {name: getattr(self, name) for name in ("multiplier", "strength", "violation", "epochs")}
 
 
 def phr_penalty(h: Tensor, multiplier: Tensor, strength: Tensor) -> Tensor:

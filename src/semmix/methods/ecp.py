@@ -24,13 +24,8 @@ class EntropyPenalty(Method):
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)
         ce = F.cross_entropy(logits, batch.labels)
-        entropy = mean_entropy(logits)
+        log_p = logits.log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1).mean()
         if self.protocol == "code":
             entropy = entropy / self.num_classes
         return {"loss": ce - self.weight * entropy, "ce": ce, "entropy": entropy}
-
-
-def mean_entropy(logits: Tensor) -> Tensor:
-    """Return the mean over the batch of -sum_k p_k log p_k."""
-    log_p = logits.log_softmax(-1)
-    return -(log_p.exp() * log_p).sum(-1).mean()

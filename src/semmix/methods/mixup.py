@@ -9,17 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from semmix.core.checks import check_positive
-from semmix.methods._base import (
-    Batch,
-    Forward,
-    Method,
-    blend,
-    check_gamma,
-    draw_beta,
-    permutation,
-    soft_labels,
-    soft_loss,
-)
+from semmix.methods._base import Batch, Forward, Method, check_gamma, draw_beta, mix_batch, soft_labels, soft_loss
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,7 +29,7 @@ class Mixup(Method):
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         lam = draw_beta(self.alpha, 1, batch.images)
-        order = permutation(len(batch.images), batch.images.device)
-        logits = forward(blend(batch.images, batch.images[order], lam))
-        targets = soft_labels(batch.labels, batch.labels[order], lam, logits)
+        images, partners = mix_batch(batch, lam)
+        logits = forward(images)
+        targets = soft_labels(batch.labels, partners, lam, logits)
         return {"loss": soft_loss(self.loss, logits, targets, self.gamma)}

@@ -24,12 +24,7 @@ class KernelCalibration(Method):
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)
         ce = F.cross_entropy(logits, batch.labels)
-        mmce = squared_mmce(logits, batch.labels)
+        conf = confidence(logits)
+        gap = hits(logits, batch.labels) - conf
+        mmce = (gap[:, None] * gap * laplacian(conf)).mean()
         return {"loss": ce + self.weight * mmce, "ce": ce, "mmce": mmce}
-
-
-def squared_mmce(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the squared kernel calibration error of a batch."""
-    conf = confidence(logits)
-    gap = hits(logits, labels) - conf
-    return (gap[:, None] * gap * laplacian(conf)).mean()

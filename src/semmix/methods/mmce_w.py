@@ -41,11 +41,8 @@ def weighted_mmce(logits: Tensor, labels: Tensor, twice: bool) -> Tensor:
         return mean / (num_pairs + 1e-5) if twice else mean
 
     u, v = right * (1 - conf), wrong * conf
-    square = (
-        pair_mean(u, u, num_right * num_right)
-        + pair_mean(v, v, num_wrong * num_wrong)
-        - 2 * pair_mean(u, v, num_right * num_wrong)
-    )
+    alike = pair_mean(u, u, num_right * num_right) + pair_mean(v, v, num_wrong * num_wrong)
+    square = alike - 2 * pair_mean(u, v, num_right * num_wrong)
     # It is a squared norm; rounding may push it below 0, and the root needs a finite slope there.
     error = (square.clamp(min=0) + 1e-10).sqrt()
     return torch.where(num_right * num_wrong > 0, error, torch.zeros_like(error))

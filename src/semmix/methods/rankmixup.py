@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.core.checks import check_positive
-from semmix.methods._base import Batch, Forward, Method, blend, confidence, draw_beta, permutation, soft_labels
+from semmix.methods._base import Batch, Forward, Method, confidence, draw_beta, mix_batch, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,9 +49,9 @@ class RankMixup(Method):
     def _mix(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         images, labels = [], []
         for lam in draw_beta(self.alpha, self.num_mixups, batch.images):
-            order = permutation(len(batch.images), batch.images.device)
-            images.append(blend(batch.images, batch.images[order], lam))
-            labels.append(soft_labels(batch.labels, batch.labels[order], lam, logits))
+            mixed, partners = mix_batch(batch, lam)
+            images.append(mixed)
+            labels.append(soft_labels(batch.labels, partners, lam, logits))
         return torch.cat(images), torch.stack(labels)
 
 

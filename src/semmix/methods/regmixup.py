@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.core.checks import check_positive
-from semmix.methods._base import Batch, Forward, Method, blend, draw_beta, permutation, soft_labels
+from semmix.methods._base import Batch, Forward, Method, draw_beta, mix_batch, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,11 +28,10 @@ class RegMixup(Method):
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         lam = draw_beta(self.alpha, 1, batch.images)
-        order = permutation(len(batch.images), batch.images.device)
-        mixed_images = blend(batch.images, batch.images[order], lam)
+        mixed_images, partners = mix_batch(batch, lam)
         logits, mixed_logits = forward(torch.cat([batch.images, mixed_images])).chunk(2)
         real = F.cross_entropy(logits, batch.labels)
-        targets = soft_labels(batch.labels, batch.labels[order], lam, logits)
+        targets = soft_labels(batch.labels, partners, lam, logits)
         mixed = F.cross_entropy(mixed_logits, targets)
         scale = 0.5 if self.protocol == "code" else 1.0
         return {"loss": scale * (real + mixed), "real": real, "mixed": mixed}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semmix.core.checks import check_positive
-from semmix.methods._base import Batch, Forward, Method, blend, class_counts, draw_beta, permutation, soft_labels
+from semmix.methods._base import Batch, Forward, Method, class_counts, draw_beta, mix_batch, soft_labels
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,10 +32,9 @@ class Remix(Method):
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         lam = draw_beta(self.alpha, 1, batch.images)
-        order = permutation(len(batch.images), batch.images.device)
-        logits = forward(blend(batch.images, batch.images[order], lam))
-        label_lam = self._label_lam(lam, batch.labels, batch.labels[order])
-        targets = soft_labels(batch.labels, batch.labels[order], label_lam, logits)
+        images, partners = mix_batch(batch, lam)
+        logits = forward(images)
+        targets = soft_labels(batch.labels, partners, self._label_lam(lam, batch.labels, partners), logits)
         return {"loss": F.cross_entropy(logits, targets)}
 
     def _label_lam(self, lam: Tensor, labels: Tensor, partners: Tensor) -> Tensor:

@@ -32,15 +32,13 @@ class UniMix(Method):
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         counts = self.counts.to(batch.images.dtype)
         partner = draw_partners(counts[batch.labels] ** self.tau)
-        lam = self._lam(counts[batch.labels], counts[batch.labels[partner]], batch.images)
+        # The rarer class gets the larger share on average; values above 1 wrap around.
+        own, other = counts[batch.labels], counts[batch.labels[partner]]
+        lam = (draw_beta(self.alpha, len(own), batch.images) + other / (own + other)) % 1
         logits = forward(blend(batch.images, batch.images[partner], lam))
         targets = soft_labels(batch.labels, batch.labels[partner], lam, logits)
         bias = (counts / counts.sum()).log()
         return {"loss": F.cross_entropy(logits + bias, targets)}
-
-    def _lam(self, own: Tensor, partners: Tensor, images: Tensor) -> Tensor:
-        # The rarer class gets the larger share on average; values above 1 wrap around.
-        return (draw_beta(self.alpha, len(own), images) + partners / (own + partners)) % 1
 
 
 def draw_partners(weights: Tensor) -> Tensor:

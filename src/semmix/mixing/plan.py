@@ -130,9 +130,7 @@ def all_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
 
 
 def tournament_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
-    """Return every pair i < j, in the rounds of a tournament: in each, every class comes once.
-
-    Of an odd number of classes, another one sits out in each round.
+    """Return every pair i < j by rounds of a tournament: each shows every class once, but for one of an odd number.
 
     >>> tournament_pairs(4)
     ((0, 3), (1, 2), (0, 1), (2, 3), (0, 2), (1, 3))
@@ -157,10 +155,8 @@ def fair_pairs(num_classes: int, num_sets: int) -> tuple[tuple[int, int], ...]:
 def confusable_pairs(confusion: Tensor, num_pairs: int | None = None) -> tuple[tuple[int, int], ...]:
     """Return the `num_pairs` pairs a classifier mixes up most, the worst first.
 
-    Args:
-        confusion: Counts [K, K]: row the true class, column the predicted one. Rows are scaled to rates, so that
-            frequent classes do not win by their number.
-        num_pairs: How many pairs, all by default; a `MixPlan` cycles through them in this order.
+    Rows of the counts [K, K] are true classes, columns predicted ones; rows are scaled to rates, so that frequent
+    classes do not win by their number.
 
     >>> confusable_pairs(torch.tensor([[8, 0, 2], [0, 10, 0], [1, 0, 9]]), 1)
     ((0, 2),)
@@ -177,16 +173,11 @@ def confusable_pairs(confusion: Tensor, num_pairs: int | None = None) -> tuple[t
 
 
 def partner_pairs(logits: Tensor, labels: Tensor, partners: int) -> tuple[tuple[int, int], ...]:
-    """Return every class paired with the `partners` classes a classifier confuses it with most.
+    """Return every class paired with the `partners` classes a classifier confuses it with most, by validation logits.
 
     Confusion is the probability given to the other class, averaged over a class's images and taken both ways. So it
     tells apart pairs that are never mistaken outright, and a rare class without a validation image is still judged by
     the images taken for it.
-
-    Args:
-        logits: Of validation images, [N, K].
-        labels: Their classes, int64 [N].
-        partners: For each class; the pairs are between K * partners / 2 and K * partners.
 
     >>> partner_pairs(torch.tensor([[3.0, 2, 0], [2, 3, 0], [0, 1, 3]]), torch.arange(3), 1)
     ((0, 1), (1, 2))

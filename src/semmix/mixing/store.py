@@ -48,12 +48,7 @@ class MixSets:
 
     @classmethod
     def create(
-        cls,
-        folder: str | Path,
-        plan: MixPlan,
-        image_shape: tuple[int, int, int],
-        generator: dict[str, Any],
-        sampler: dict[str, Any],
+        cls, folder: str | Path, plan: MixPlan, image_shape: tuple[int, int, int], generator: dict, sampler: dict
     ) -> MixSets:
         """Start a store or resume it; refuse one made from another plan, generator or sampler."""
         inputs = {"plan": plain(plan), "image_shape": list(image_shape), "generator": generator, "sampler": sampler}

@@ -39,11 +39,7 @@ def predict_logits(
 
 
 def over_batches(
-    network: Classifier,
-    function: Callable[[Tensor], Tensor],
-    images: Images,
-    batch_size: int = 1000,
-    bar: Progress | None = None,
+    network: Classifier, function: Callable, images: Images, batch_size: int = 1000, bar: Progress | None = None
 ) -> Tensor:
     """Return what a function by `network` gives for all images, float32 [N, ...]; see `predict_logits`."""
     was_training, results = network.training, []

@@ -36,11 +36,8 @@ def run_folder(spec: str | Path) -> Path:
 
 
 def save_classifier(network: Classifier, name: str, image_shape: tuple[int, int, int], folder: Path) -> None:
-    """Write the weights, and in their header how to build the network again.
-
-    An exported program is copied, so that the folder is all that is needed.
-    """
-    if name.endswith(PROGRAM):
+    """Write the weights, and in their header how to build the network again."""
+    if name.endswith(PROGRAM):  # copied, so that the folder is all that is needed
         with whole_file(folder / SAVED_PROGRAM) as temporary:
             shutil.copyfile(name, temporary)
         name = SAVED_PROGRAM
@@ -51,8 +48,7 @@ def save_classifier(network: Classifier, name: str, image_shape: tuple[int, int,
 def load_classifier(folder: str | Path, *, trust_code: bool = False) -> tuple[Classifier, str]:
     """Return the trained network of a folder or `zoo:NAME`, ready to predict, and its weights' digest.
 
-    A user network in a model folder is its maker's code: it is built only if `trust_code`. A run is taken to be
-    the user's own.
+    A user network in a model folder is its maker's code, built only if `trust_code`; a run is taken to be one's own.
     """
     folder = run_folder(folder)
     header, tensors = _read(folder)
@@ -113,10 +109,7 @@ def saved_image_shape(folder: str | Path) -> tuple[int, int, int]:
 
 
 def check_takes(folder: str | Path, image_shape: tuple[int, ...], num_classes: int | None = None) -> None:
-    """Refuse images, or a number of classes, that the network in a folder was not trained for.
-
-    Grey images are fine: networks for colour repeat them.
-    """
+    """Refuse images, or a number of classes, that a folder's network was not trained for; grey ones are repeated."""
     shape, known = saved_image_shape(folder), _read(folder)[0]["num_classes"]
     fits = image_shape[0] in (1, shape[0]) and tuple(image_shape[1:]) == shape[1:]
     seen = f"it takes {shape}, they are {tuple(image_shape)}"
@@ -159,10 +152,7 @@ class UserClassifier(Classifier):
         return self.net(self.normalised(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """Return what the last linear layer receives, `[N, feature_dim]`.
-
-        Without such a layer, as in exported programs, features are the logits.
-        """
+        """Return what the last linear layer receives, `[N, feature_dim]`; the logits without one, as in programs."""
         seen: list[Tensor] = []
         linear = [layer for layer in self.net.modules() if isinstance(layer, nn.Linear)]
         hooks = [layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for layer in linear[-1:]]

@@ -57,12 +57,8 @@ def read_batches(
 
 
 def crop_and_flip(images: Tensor, pad: int, flip: bool) -> Tensor:
-    """Return uint8 images [B, C, H, W] shifted by up to `pad` pixels (black border) and mirrored.
-
-    One gather does both. The result is float in [0, 1].
-    """
-    batch, _, height, width = images.shape
-    device = images.device
+    """Return uint8 images [B, C, H, W] shifted by up to `pad` pixels (black border) and mirrored, floats in [0, 1]."""
+    (batch, _, height, width), device = images.shape, images.device
     rows = torch.arange(height, device=device).expand(batch, height)
     cols = torch.arange(width, device=device).expand(batch, width)
     if flip:
@@ -73,7 +69,7 @@ def crop_and_flip(images: Tensor, pad: int, flip: bool) -> Tensor:
         rows = rows + torch.randint(0, 2 * pad + 1, (batch, 1), device=device)
         cols = cols + torch.randint(0, 2 * pad + 1, (batch, 1), device=device)
     which = torch.arange(batch, device=device)[:, None, None]
-    # Advanced indices around the channel axis put it last: [B, H, W, C].
+    # One gather does both. Advanced indices around the channel axis put it last: [B, H, W, C].
     gathered = images[which, :, rows[:, :, None], cols[:, None, :]]
     return gathered.permute(0, 3, 1, 2).float().div(255)
 
@@ -96,10 +92,8 @@ class MixedImages:
     @classmethod
     def build(cls, images: Tensor, soft_labels: Tensor, pairs: Tensor) -> MixedImages:
         """Index the sets by the classes they contain."""
-        num_classes = soft_labels.shape[-1]
-        by_class = [(pairs == c).any(1).nonzero().flatten() for c in range(num_classes)]
-        counts = torch.tensor([0, *map(len, by_class)])
-        first = counts.cumsum(0).to(pairs.device)
+        by_class = [(pairs == c).any(1).nonzero().flatten() for c in range(soft_labels.shape[-1])]
+        first = torch.tensor([0, *map(len, by_class)]).cumsum(0).to(pairs.device)
         return cls(images, soft_labels, pairs, torch.cat(by_class), first)
 
     def to(self, device: torch.device) -> MixedImages:
@@ -118,11 +112,9 @@ class MixedImages:
     def draw(self, labels: Tensor, num_mixed: int) -> tuple[Tensor, Tensor]:
         """Return `num_mixed` members of a random set that contains each image's class.
 
-        The first is the pure end of the image's class, the others are interior members
-        (paper, N_aug = 2: one of each). With `num_mixed=1` it is an interior member alone.
-
-        Returns:
-            uint8 images [B * num_mixed, C, H, W] and soft labels [B * num_mixed, K].
+        The first is the pure end of the image's class, the others are interior members (paper, N_aug = 2: one of
+        each). With `num_mixed=1` it is an interior member alone. They are uint8 images [B * num_mixed, C, H, W] and
+        soft labels [B * num_mixed, K].
         """
         first, count = self.first_of_class[labels], self.first_of_class.diff()[labels]
         place = first + (torch.rand_like(count, dtype=torch.float64) * count).long()
@@ -132,8 +124,7 @@ class MixedImages:
         return images, self.soft_labels[sets[:, None], members].flatten(0, 1)
 
     def _members(self, is_class_i: Tensor, num_mixed: int) -> Tensor:
-        size = self.images.shape[1]
-        shape = (len(is_class_i), num_mixed)
+        size, shape = self.images.shape[1], (len(is_class_i), num_mixed)
         inner = (1, size - 1) if size > 2 else (0, size)  # a set of two has ends alone
         members = torch.randint(*inner, shape, device=is_class_i.device)
         if num_mixed > 1:

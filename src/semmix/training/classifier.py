@@ -16,14 +16,7 @@ from tyro.conf import arg
 
 from semmix.annotation import Annotation
 from semmix.calibration import TemperatureScaler, summary
-from semmix.core.checks import (
-    check_held_out,
-    check_not_negative,
-    check_positive,
-    check_share,
-    check_square,
-    check_two_classes,
-)
+from semmix.core import checks
 from semmix.core.device import describe_environment, pick_device, to_device
 from semmix.core.errors import require, unknown_name
 from semmix.core.files import digest_tensors, write_json, write_tensors
@@ -38,14 +31,8 @@ from semmix.networks import Classifier, classifier
 from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import initial_classifier, save_classifier
 from semmix.runs import MANIFEST, METRICS, Run, logits_file
+from semmix.training import distributed
 from semmix.training.batches import MixedImages, crop_and_flip, place_images, shuffled_batches
-from semmix.training.distributed import (
-    average_over_processes,
-    gradients_of,
-    join_processes,
-    shared_forward,
-    sum_over_processes,
-)
 from semmix.training.engine import claim, unchanged
 from semmix.training.graphs import CapturedStep, compiled
 from semmix.training.mixed import MixedSource, load_mixed
@@ -101,11 +88,11 @@ class TrainConfig:
         seen = f"epochs={self.epochs}, batch_size={self.batch_size}"
         fix = "use at least 1 epoch and batches of 2"
         require(self.epochs >= 1 and self.batch_size >= 2, "nothing to train", seen, fix)
-        check_positive(lr=self.lr)
+        checks.check_positive(lr=self.lr)
         if self.clip_norm is not None:
-            check_positive(clip_norm=self.clip_norm)
-        check_share(momentum=self.momentum)
-        check_not_negative(weight_decay=self.weight_decay, pad=self.pad)
+            checks.check_positive(clip_norm=self.clip_norm)
+        checks.check_share(momentum=self.momentum)
+        checks.check_not_negative(weight_decay=self.weight_decay, pad=self.pad)
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         if self.select not in ("last", "best"):
@@ -154,11 +141,11 @@ def train(
         ('ls', True)
     """
     out, device = Path(out), pick_device(runtime.device)
-    check_two_classes(data.train.labels, "classifier")
-    check_held_out(val=len(data.val), test=len(data.test))
-    check_square(data.image_shape)
+    checks.check_two_classes(data.train.labels, "classifier")
+    checks.check_held_out(val=len(data.val), test=len(data.test))
+    checks.check_square(data.image_shape)
     batch_size = min(config.batch_size, len(data.train))
-    rank, world_size = join_processes(device, batch_size)
+    rank, world_size = distributed.join_processes(device, batch_size)
 
     # All that wrong settings can break comes before the folder is claimed for them.
     method = new_method(config.method, data.num_classes, **config.options)
@@ -195,21 +182,13 @@ def train(
         index = torch.zeros(batch_size, dtype=torch.int64, device=device)
         pixels = torch.zeros(batch_size, *data.image_shape, dtype=torch.uint8, device=device)
         network = to_device(network, device).train()
-        gradients = make_step(
-            network,
-            method,
-            lambda: make_batch(pixels, labels[index], index, sets, method.num_mixed, config),
-            config.clip_norm,
-            rank,
-            world_size,
-        )
-        optimizer = torch.optim.SGD(
-            network.parameters(),
-            lr=config.lr,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            fused=device.type == "cuda",
-        )
+
+        def next_batch() -> Batch:
+            return make_batch(pixels, labels[index], index, sets, method.num_mixed, config)
+
+        gradients = make_step(network, method, next_batch, config.clip_norm, rank, world_size)
+        decay, fused = config.weight_decay, device.type == "cuda"
+        optimizer = torch.optim.SGD(network.parameters(), config.lr, config.momentum, weight_decay=decay, fused=fused)
 
         # Everything that changes during the run, in one place: it is what a checkpoint holds.
         loss_sum, best = torch.zeros((), device=device), {"accuracy": torch.full((), -1.0)}
@@ -276,8 +255,7 @@ def _inputs(data: Dataset, config: TrainConfig, network: Classifier, mixed: Mixe
 def classifier_lr(schedule: str, peak: float, done: float) -> float:
     """Return the learning rate when the fraction `done` of the run is behind.
 
-    `multistep` divides by ten at 40 % and 60 % (epochs 80 and 120 of 200, as published); `cosine` falls from the
-    peak to zero.
+    `multistep` divides by ten at 40 % and 60 % (epochs 80 and 120 of 200, as published); `cosine` falls to zero.
 
     >>> classifier_lr("multistep", 0.1, 0.5)
     0.01
@@ -350,19 +328,11 @@ def make_batch(
 
 
 def make_step(
-    network: Classifier,
-    method: Method,
-    next_batch: Callable[[], Batch],
-    clip_norm: float | None,
-    rank: int = 0,
-    world_size: int = 1,
+    network: Classifier, method: Method, next_batch: Callable, clip_norm: float | None, rank: int, world_size: int
 ) -> CapturedStep:
-    """Return a step of the loop: batch, forward, backward, clip; it leaves gradients.
-
-    On a GPU it is captured as a CUDA graph, unless processes talk to each other in it.
-    """
+    """Return a step of the loop, which leaves gradients; it is captured where one process computes on a GPU."""
     device = network.mean.device
-    quick = shared_forward(_forward(network, device), rank, world_size)
+    quick = distributed.shared_forward(_forward(network, device), rank, world_size)
     # What batch normalisation has seen so far: it differs between processes.
     statistics = [buffer for name, buffer in network.named_buffers() if "running" in name]
 
@@ -379,8 +349,8 @@ def make_step(
         loss.backward()
         for statistic, value in zip(statistics, after_first, strict=False):
             statistic.copy_(value)  # not before: backward refuses what has changed
-        sum_over_processes(gradients_of(network), world_size)
-        average_over_processes(statistics, world_size)
+        distributed.sum_over_processes(distributed.gradients_of(network), world_size)
+        distributed.average_over_processes(statistics, world_size)
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
         return loss.detach()
@@ -407,8 +377,7 @@ def _write_predictions(network: Classifier, data: Dataset, out: Path) -> None:
     logits = {}
     for name, split in (("val", data.val), ("test", data.test)):
         logits[name] = predict_logits(network, split.images).cpu()
-        tensors = {"logits": logits[name], "labels": split.labels}
-        write_tensors(out / logits_file(name), tensors)
+        write_tensors(out / logits_file(name), {"logits": logits[name], "labels": split.labels})
     scaler = TemperatureScaler().fit(logits["val"], data.val.labels)
     metrics = {
         "test": summary(logits["test"].softmax(1), data.test.labels),

@@ -52,23 +52,20 @@ def gradients_of(network: torch.nn.Module) -> list[Tensor]:
 
 
 def gather_rows(own: Tensor, rank: int, world_size: int) -> Tensor:
-    """Return all processes' rows, in the order of their ranks.
-
-    Gradients flow into this process's rows alone: summed over processes they are the whole ones.
-    """
+    """Return all processes' rows, in the order of their ranks."""
     if world_size == 1:
         return own
     parts = [torch.empty_like(own) for _ in range(world_size)]
     dist.all_gather(parts, own.detach().contiguous())
-    parts[rank] = own
+    parts[rank] = own  # gradients flow into these rows alone: summed over processes they are the whole ones
     return torch.cat(parts)
 
 
 def own_draws(forward: Callable[..., Tensor], rank: int, world_size: int) -> Callable[..., Tensor]:
     """Return the same function, whose random draws (dropout) are this process's own.
 
-    All processes are seeded alike for every step, so that they draw the same batch; the masks of
-    their rows must differ all the same. What is drawn before and after stays common to all.
+    All processes are seeded alike for every step, so that they draw the same batch; the masks of their rows must differ
+    all the same. What is drawn before and after stays common to all.
     """
     if world_size == 1:
         return forward
@@ -89,8 +86,8 @@ def own_draws(forward: Callable[..., Tensor], rank: int, world_size: int) -> Cal
 def shared_forward(forward: Forward, rank: int, world_size: int) -> Forward:
     """Return the same function of a whole batch, each process computing its share of the rows.
 
-    Whatever is done with the logits then happens on the whole batch in every process: losses that
-    compare images, and methods with memory, need not know that there are several.
+    Whatever is done with the logits then happens on the whole batch in every process: losses that compare images, and
+    methods with memory, need not know that there are several.
     """
     if world_size == 1:
         return forward
@@ -106,8 +103,7 @@ def shared_forward(forward: Forward, rank: int, world_size: int) -> Forward:
 
 @lru_cache
 def _shuffled(num: int, device: torch.device) -> Tensor:
-    # A fixed shuffle: no process gets all of one kind (ends of mixed sets, mixups, ...), which
-    # would show in its batch statistics.
+    # Fixed; so no process gets all of one kind (ends of sets, mixups), which its batch statistics would show.
     return torch.randperm(num, generator=torch.Generator().manual_seed(num)).to(device)
 
 

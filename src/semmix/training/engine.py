@@ -1,7 +1,6 @@
 """The engine under both training loops: one run in its folder, which may be stopped and goes on at any step.
 
-It claims the folder, keeps other processes out, goes on from the last checkpoint, saves one when it is due or
-Ctrl-C is pressed, and writes the statistics. What a step computes stands in the loops.
+It keeps other processes out, saves checkpoints and writes the statistics. What a step computes stands in the loops.
 """
 
 from __future__ import annotations
@@ -196,10 +195,9 @@ def rewind_stats(path: Path, nimg: int) -> None:
 
 @contextmanager
 def tensorboard(folder: Path, nimg: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield a function that shows a row of statistics in TensorBoard, or does nothing where that is not installed.
+    """Yield a function by which the first process shows a row of statistics in TensorBoard, where that is installed.
 
-    Of several processes only the first shows anything. What an interrupted run showed after `nimg` images is
-    forgotten; it will come again.
+    What an interrupted run showed after `nimg` images is forgotten; it will come again.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -244,8 +244,8 @@ def gradient_step(
 ) -> CapturedStep:
     """Return the step that draws a batch and leaves its gradients; calling it returns the loss.
 
-    Every process draws the whole batch and keeps its share, so their number does not matter but
-    for dropout. Several capture no graph: its draws could not be seeded apart for that.
+    Every process draws the whole batch and keeps its share, so their number does not matter but for dropout. Several
+    capture no graph: its draws could not be seeded apart for that.
     """
     device, on_gpu = images.device, images.device.type == "cuda"
     quick = torch.compile(network, dynamic=False) if on_gpu else network
@@ -265,10 +265,7 @@ def gradient_step(
 
 
 def draw_batch(images: Tensor, classes: Tensor, config: GeneratorConfig) -> tuple[Tensor, ...]:
-    """Return random clean images in [-1, 1], class weights, noise levels and noise.
-
-    Draws from the default generator, as every training step does.
-    """
+    """Return random clean images in [-1, 1], class weights, noise levels and noise, by the default generator."""
     size, device = config.batch_size, images.device
     index = torch.randint(len(images), (size,), device=device)
     clean = images[index].float() / 127.5 - 1
@@ -372,10 +369,9 @@ def _write_samples(path: Path, network: EDMDenoiser, data: Dataset) -> None:
 
 
 def _network_config(config: GeneratorConfig, data: Dataset) -> EDMConfig:
-    shape, num_classes = data.image_shape, data.num_classes
-    if isinstance(config.network, str):
-        return network_preset(config.network, shape, num_classes)
-    network = config.network
+    shape, num_classes, network = data.image_shape, data.num_classes, config.network
+    if isinstance(network, str):
+        return network_preset(network, shape, num_classes)
     wanted = (network.channels, network.resolution, network.resolution)
     seen = f"images {shape} of {num_classes} classes, network {wanted} of {network.num_classes}"
     fits = wanted == shape and network.num_classes == num_classes

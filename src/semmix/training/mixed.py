@@ -35,10 +35,8 @@ class MixedSource:
         own_shape, own_classes = tuple(self.images.images.shape[2:]), self.images.soft_labels.shape[-1]
         check_fits(own_shape, own_classes, data.image_shape, data.num_classes)
         leaks = self.leaks(data.train.digest, data.val.digest)
-        fix = (
-            "train the generator and the encoder on this split and annotate with this data set, or "
-            "accept the leak with --allow-leak; reports will say so"
-        )
+        fix = "train the generator and the encoder on this split and annotate with this data set"
+        fix += ", or accept the leak with --allow-leak; reports will say so"
         what = "these mixed sets were not made from this data set's training split alone"
         require(allow_leak or not leaks, what, "; ".join(leaks), fix)
         self.images.check_classes(data.train.labels, data.class_names, self.num_excluded)
@@ -78,21 +76,15 @@ def load_mixed(
         kept = torch.ones(store.num_sets, dtype=torch.bool)
         kept[excluded] = False
         tensors = tuple(tensor[kept] for tensor in tensors)
-    inputs = {
-        "mixsets": store.digest,
-        "annotation": annotation.digest if annotation else None,
-        "labels": labels,
-        "scale": annotation.scale_for(labels, scale) if annotation else None,
-        **({"excluded": digest(excluded)} if excluded else {}),
-    }
-    return MixedSource(
-        MixedImages.build(*tensors),
-        store.generator["trained_on"],
-        inputs,
-        len(excluded),
-        annotation.splits_for(labels, scale) if annotation else None,
-        annotation.encoder_trained_on if annotation else None,
-    )
+    inputs: dict[str, Any] = {"mixsets": store.digest, "annotation": None, "labels": labels, "scale": None}
+    splits = encoder_split = None
+    if annotation:
+        inputs |= {"annotation": annotation.digest, "scale": annotation.scale_for(labels, scale)}
+        splits, encoder_split = annotation.splits_for(labels, scale), annotation.encoder_trained_on
+    if excluded:
+        inputs["excluded"] = digest(excluded)
+    images, drawn_from = MixedImages.build(*tensors), store.generator["trained_on"]
+    return MixedSource(images, drawn_from, inputs, len(excluded), splits, encoder_split)
 
 
 def _odd_sets(diagnosis: str | Path, annotation: Annotation | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""What encoders share: preprocessing, batches, precision, a digest, features of many images; classifiers as encoders."""
+"""What encoders share: preprocessing, batches, precision, digests, features of many images; classifiers as encoders."""
 
 import math
 from collections.abc import Callable
@@ -77,8 +77,7 @@ def resize_weights(num_in: int, num_out: int, resample: str) -> Tensor:
 def resize(images: Tensor, size: tuple[int, int], resample: str) -> Tensor:
     """Return uint8 images [N, C, H, W] scaled to `size`, float64 whole numbers from 0 to 255.
 
-    Equal to Pillow's `resize` to the last bit while the aspect is kept: along rows, then along columns, rounded to
-    bytes after each.
+    Equal to Pillow's `resize` to the last bit while the aspect is kept: along rows, then columns, rounded after each.
     """
     for axis in (1, 0):
         weights = resize_weights(images.shape[axis + 2], size[axis], resample).to(images.device)
@@ -145,20 +144,12 @@ class PretrainedEncoder:
     """A network trained elsewhere. Images go to its device as bytes and come back as features."""
 
     def __init__(
-        self,
-        name: str,
-        network: Callable[[Tensor], Tensor],
-        preprocess: Callable[[Tensor], Tensor],
-        weights: str,
-        device: torch.device,
-        exact: bool = False,
+        self, name: str, network: Callable, preprocess: Any, weights: str, device: torch.device, exact: bool = False
     ):
-        """Wrap `network`, which turns preprocessed images into features [N, D].
+        """Wrap `network`, which turns preprocessed images into features [N, D], and the digest of its weights.
 
-        Args:
-            preprocess: A dataclass that can be called: its settings are part of the digest.
-            weights: Digest of the weights.
-            exact: Compute in float32 on a GPU too; other networks compute in bfloat16 there.
+        `preprocess` is a dataclass that can be called: its settings are part of the digest. Networks that are not
+        `exact` compute in bfloat16 on a GPU.
         """
         self.name, self.device = name, device
         self._exact = exact or device.type == "cpu"
@@ -186,11 +177,9 @@ class PretrainedEncoder:
         return torch.cat([self._embed(batch) for batch in images.split(size)])
 
     def _embed(self, images: Tensor) -> Tensor:
-        pixels = self._preprocess(images.to(self.device))
-        with (
-            torch.autocast(self.device.type, torch.bfloat16, enabled=not self._exact),
-            torch.backends.cudnn.flags(enabled=True, allow_tf32=not self._exact),
-        ):
+        pixels, rounds = self._preprocess(images.to(self.device)), not self._exact
+        flags = torch.backends.cudnn.flags(enabled=True, allow_tf32=rounds)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=rounds), flags:
             return self._network(pixels).float()
 
 
