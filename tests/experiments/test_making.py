@@ -601,6 +601,9 @@ def test_no_seeds_no_scale_and_no_results_are_no_table():
             TableConfig(name="main", scale=scale)
     with pytest.raises(SemmixError, match="at least one seed"):
         TableConfig(name="main", seeds=0)
+    with pytest.raises(SemmixError, match="no process to do the runs: jobs=0"):
+        TableConfig(name="main", jobs=0)
+    assert TableConfig(name="main", seeds=1, jobs=1, scale=0.1, keep=Path("kept")).jobs == 1
     with pytest.raises(SemmixError, match="no results here"):
         TableConfig(name="main", from_=Path("nowhere"))
     with pytest.raises(SemmixError, match="nothing that could be kept"):

@@ -10,10 +10,14 @@ import torch
 
 from semmix import SemmixError, list_classifiers
 from semmix.annotation.annotation import LABEL_SCHEMES
-from semmix.experiments.catalog import TABLES, plan_table, within
+from semmix.core.files import digest
+from semmix.experiments.catalog import TABLES, Budget, plan_table, within
 from semmix.experiments.cells import TableSettings, recipe_for
 from semmix.experiments.cost import (
     CPU_BATCH,
+    Cost,
+    _annotating_seconds,
+    _generator_seconds,
     _timed,
     cost_of,
     denoising_seconds,
@@ -48,6 +52,30 @@ NUM_CELLS = {
     "variants": 30,
 }
 
+# Of each table as published, and on digits: digest of what its lines measure and which folders their runs have.
+LINES = {
+    "main": ("974c24bf667b", "b94c1f5c0f07"),
+    "eq_data": ("95e6f3f2dddc", "5a38143bcd03"),
+    "imagenet_resnet50": ("8a7499fe5fdb", "7ff4d0e915e0"),
+    "imagenet_swinv2": ("ade5b0c9b53a", "d72613e39877"),
+    "ood_auroc": ("2d10164d9908", None),
+    "ablation": ("87ee81c4f8b7", "420261ed4714"),
+    "reliability": ("e7e36ae42b1d", "4f581cbceafe"),
+    "curves": ("52375531dea2", "da7770186915"),
+    "scale": ("c8148a0dd401", "ed293f08c20f"),
+    "test_time": ("30756c5e6617", "79eb54150c23"),
+    "wide_resnet": ("d5c7f0c7083a", "820d46d1c8b6"),
+    "densenet121": ("33e50eeb9943", "c7b6e396d0b2"),
+    "long_tailed": ("2614fd70459a", None),
+    "num_aug": ("c399ad0010ef", "5927fac5b161"),
+    "num_sets": ("09fa03222b83", "a0e163ad2281"),
+    "training_time": ("ceaa7c8a2cef", "98cda5d8f291"),
+    "headline": ("6ad87a378c7d", "304d18728bb8"),
+    "foreign": ("7737a9c2fd4d", "71f87c9e9e63"),
+    "controls": ("c7f2c5462640", "f0dfba55bf57"),
+    "variants": ("336198723204", "e02e26957550"),
+}
+
 
 def cell_of(table, name, **setting):
     (cell,) = [c for c in plan_table(table, settings=TableSettings(**setting)) if c.name == name]
@@ -56,6 +84,21 @@ def cell_of(table, name, **setting):
 
 def test_every_table_has_its_cells():
     assert {name: len(plan_table(name)) for name in TABLES} == NUM_CELLS
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_line_finds_the_runs_that_were_trained_for_it(table):
+    """A run's folder is named by all that decides its outcome: a changed name loses hours of training."""
+
+    def seen(dataset):
+        budgets: tuple[Budget, ...] = ("full", "short", "smoke")
+        cells = [within(cell, budget) for budget in budgets for cell in plan_table(table, dataset)]
+        facts = [[c.name, c.measure, c.scaled, c.seeds, c.needs, c.paper, c.run_name(0)] for c in cells]
+        return digest(facts)[:12]
+
+    published, digits = LINES[table]
+    assert seen(None) == published
+    assert digits is None or seen("digits") == digits
 
 
 def test_what_the_paper_draws_is_known_as_a_figure():
@@ -211,6 +254,25 @@ def test_cost_says_what_it_cannot_know():
     cost = cost_of([(csm, 1)], "cpu")
     assert cost.left_out == ("clip:somewhere",)
     assert "annotating by clip:somewhere not counted" in str(cost)
+
+
+def test_a_generator_from_elsewhere_costs_no_training(tmp_path):
+    csm = plan_table("main", "digits", TableSettings(generator=str(tmp_path)))[-1]
+    assert _generator_seconds(csm, csm.mixing, "cpu") == 0
+    other = replace(csm.mixing, encoder="pixels:4")
+    assert _annotating_seconds(csm, other, "cpu") == 0
+
+
+def test_cost_is_told_in_minutes_below_an_hour_and_in_hours_from_there():
+    cost = Cost(num_runs=2, num_images=1_234_567, hours=0.5, mixed_images=0, mixing_hours=0.0)
+    assert str(cost) == "2 runs to do: 1,234,567 images through classifiers, about 30:00 minutes on this device"
+    assert "about 1.0 hours on" in str(replace(cost, hours=1.0))
+    assert "about 1,234.5 hours on" in str(replace(cost, hours=1234.5))
+    mixed = replace(cost, hours=2.0, mixed_images=7200, mixing_hours=0.25, left_out=("clip:a", "dino:b"))
+    assert str(mixed).endswith(
+        "about 2.0 hours on this device; generators and 7,200 mixed images, unless they are there: "
+        "about 15:00 minutes; annotating by clip:a not counted; annotating by dino:b not counted"
+    )
 
 
 def test_cost_takes_a_generator_s_minutes_as_they_are_given():

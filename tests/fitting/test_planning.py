@@ -11,7 +11,7 @@ import torch
 from semmix import SemmixError
 from semmix.diffusion.edm import EDMDenoiser, network_preset
 from semmix.diffusion.sampling import MixConfig
-from semmix.fitting.planning import MEMBERS, MINUTES, FitPlan, PlanInputs, candidates, choose_size, make_plan
+from semmix.fitting.planning import MEMBERS, MINUTES, FitPlan, PlanInputs, _time, candidates, choose_size, make_plan
 from semmix.mixing.plan import all_pairs
 from semmix.training.speed import Speed, measure_speed
 
@@ -209,6 +209,38 @@ def test_a_plan_says_what_it_does():
     words = " ".join(make_plan(inputs(num_val=49), SLOW, "good", 180).words)
     assert "2 times, to tell skill from luck" in words
     assert "only 49 images to calibrate on" in words
+
+
+def test_a_time_is_told_in_minutes_below_a_hundred_and_in_hours_from_there():
+    assert [_time(minutes) for minutes in (0.0, 0.4, 1.4, 1.6, 99.4, 100, 180, 600)] == [
+        *("1 min", "1 min", "1 min", "2 min", "99 min"),
+        *("1.7 hours", "3.0 hours", "10.0 hours"),
+    ]
+
+
+def test_a_plan_names_its_stages_one_by_one():
+    plan = make_plan(inputs(), SLOW, "good", 180)
+    first, learns, draws, trains, last = plan.words
+    assert first == "plan (good, on this CPU): about 3.0 hours in all"
+    assert learns == f"a generator learns to draw your classes: {_time(plan.minutes['generator'])}"
+    assert draws == f"it draws images between classes, all pairs of classes: {_time(plan.minutes['sets'])}"
+    assert trains == (
+        "a classifier (resnet32, 65 passes over 1,120 images of 32 x 32) learns without and with them, "
+        f"2 times, to tell skill from luck: {_time(plan.minutes['classifiers'])}"
+    )
+    assert last == "then a temperature is fitted, and a report and a model are written"
+
+
+def test_a_plan_without_a_generator_says_why_and_what_would_help():
+    plain = "a plain classifier is trained, and its confidence corrected by a temperature"
+    same = "--methods ce csm teaches one all the same, and takes longer"
+    few = make_plan(inputs(counts=[20, 20]), SLOW, "good", None)
+    assert few.words[1] == (
+        "40 images to learn from in 2 classes are too few to teach a generator "
+        f"(250, and 10 a class, are wanted): {plain} ({same})"
+    )
+    short = make_plan(inputs(), replace(SLOW, generator=10), "draft", 2.5)
+    assert short.words[1] == f"in 2.5 minutes a generator would learn nothing useful here: {plain} ({same})"
 
 
 def test_uneven_classes_are_evened_out():

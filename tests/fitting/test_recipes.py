@@ -5,9 +5,17 @@ from pathlib import Path
 import pytest
 
 from semmix import SemmixError
-from semmix.fitting import fit
+from semmix.core.files import read_json
+from semmix.core.runtime import Runtime
+from semmix.core.settings import plain
+from semmix.data.config import DatasetConfig
+from semmix.diffusion.sampling import MixConfig
+from semmix.fitting import FitConfig, fit
 from semmix.fitting.recipes import demo, is_own, recipe_of, smoke_demo, with_given
 from semmix.training.classifier import TrainConfig
+from semmix.training.generator import GeneratorConfig
+
+DEMO = Path(__file__).parents[2] / "results" / "demo"
 
 
 def test_the_demo_learns_from_about_ten_images_of_each_digit():
@@ -47,6 +55,49 @@ def test_the_smoke_demo_is_the_demo_but_for_its_length():
     base, short = demo(), smoke_demo()
     assert (short.data, short.methods, short.train.classifier) == (base.data, base.methods, base.train.classifier)
     assert (short.seeds, short.train.epochs, short.sampler.num_steps) == (2, 2, 4)
+
+
+def test_the_demo_trains_as_its_kept_runs_were_trained():
+    """Settings that differ would make every number of docs/demo.md another."""
+    base = demo()
+    configs = {run.name: read_json(run / "config.json")["inputs"]["config"] for run in DEMO.iterdir()}
+    assert configs.keys() == {f"{method}-{seed}" for method in base.methods for seed in range(base.seeds)}
+    for name, config in configs.items():
+        method, _, seed = name.partition("-")
+        assert config == {**plain(base.train), "method": method, "seed": int(seed)}
+
+
+def test_the_demo_draws_its_sets_in_minutes():
+    base, short = demo(), smoke_demo()
+    assert (base.out, base.sets_per_pair, base.sets_per_shard) == (Path("demo"), 20, 100)
+    assert base.generator == GeneratorConfig(network="digits", num_images=20_000, batch_size=64)
+    assert base.sampler == MixConfig(num_steps=10, batch_size=400)
+    assert base.runtime == Runtime(checkpoint_seconds=5)
+    assert short.generator == GeneratorConfig(network="digits", num_images=640, batch_size=64, num_grids=1)
+    assert (short.sets_per_pair, short.sampler.batch_size) == (1, 400)
+
+
+def test_what_is_not_set_is_as_the_help_says():
+    config = FitConfig(data=DatasetConfig(dataset="digits"))
+    assert (config.out, config.minutes, config.quality) == (Path("runs/fit"), None, "good")
+    assert (config.methods, config.seeds, config.sets_per_pair) == (("ce", "csm"), 3, 20)
+    assert (config.partners, config.even_out, config.sets_per_shard, config.scale) == (None, False, 1024, None)
+
+
+@pytest.mark.parametrize(("name", "value"), [("methods", ()), ("seeds", 0), ("sets_per_pair", 0)])
+def test_one_method_seed_and_set_are_something_to_fit(name, value):
+    least = with_given(demo(), {"methods": ("ce",), "seeds": 1, "sets_per_pair": 1})
+    with pytest.raises(SemmixError, match=f"nothing to fit: .*{name}="):
+        with_given(least, {name: value})
+
+
+def test_only_methods_that_learn_from_mixed_sets_need_them():
+    base = demo()
+    assert base.mixes
+    assert with_given(base, {"methods": ("csm",)}).mixes
+    assert not with_given(base, {"methods": ("ce", "mixup")}).mixes
+    with pytest.raises(SemmixError, match="did you mean 'csm'"):
+        assert with_given(base, {"methods": ("ce", "cms")}).mixes
 
 
 def test_a_setting_nobody_knows_is_named(tmp_path):

@@ -129,6 +129,22 @@ def test_the_same_answer_always_is_the_most_frequent_within_two_standard_errors(
     assert ("always saying ?[1mdog would be right on 80.0\xa0%" in said) == warned
 
 
+def test_the_closing_words_name_the_model_and_why(make_run):
+    for method, name in (("ce", "CE"), ("csm", "CSM"), ("their_own", "their_own")):
+        first, *rest = closing_words(make_run(method, 3, 1.0), "the only one trained")
+        assert first == f"the model is {name}, seed 3: the only one trained"
+        assert rest[0].startswith("on 200 test images its mean confidence is ")
+
+
+def test_parts_that_exist_are_counted_and_others_said_to_be_missing():
+    sure, unsure = answers(0.9, 0.95, num=30), answers(0.6, 0.55, num=10)
+    both = Predictions(np.concatenate([sure.probs, unsure.probs]), np.concatenate([sure.labels, unsure.labels]))
+    *_, high, low = worth(both, ["cat", "dog"])
+    assert high == "where its confidence is at least 90% (30 images), it is right on 90.0\xa0%"
+    assert low == "where its confidence is below 60% (10 images), it is right on 60.0\xa0%"
+    assert worth(unsure, ["cat", "dog"])[-2] == "its confidence is never at least 90%"
+
+
 def test_a_model_that_has_learned_nothing_is_not_praised():
     words = "\n".join(worth(answers(0.52, 0.7), ["cat", "dog"]))
     assert "always saying cat would be right on 50.0\xa0%: do not rely on it" in words
