@@ -9,8 +9,7 @@ from threading import Thread
 import pytest
 
 from semmix import SemmixError
-from semmix.data.download import fetch
-from semmix.data.known import Download
+from semmix.data.known import Download, fetch
 
 DATA = bytes(range(256)) * 8192  # 2 MiB
 MD5 = hashlib.md5(DATA).hexdigest()

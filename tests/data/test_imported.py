@@ -6,7 +6,7 @@ import torch
 
 from semmix import SemmixError
 from semmix.data.dataset import Parts
-from semmix.data.imported import data_root, is_stored, load_parts, save_parts
+from semmix.data.library import data_root, is_stored, load_parts, save_parts
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from semmix import SemmixError
 from semmix.data import list_datasets, load_dataset
 from semmix.data.dataset import Parts
-from semmix.data.imported import save_parts
+from semmix.data.library import save_parts
 
 
 def test_digits_are_scikit_learns():

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from semmix import SemmixError
-from semmix.data.tree import open_tree
+from semmix.data.readers import open_tree
 
 FILES = {"top/train/a.bin": b"1", "top/train/xb.bin": b"2", "top/test/b.bin": b"3"}
 

@@ -8,7 +8,7 @@ import torch
 
 from semmix.core.errors import SemmixError
 from semmix.diffusion import load_generator
-from semmix.diffusion.adapters_diffusers import load_adapter
+from semmix.diffusion.adapters import load_adapter
 from semmix.diffusion.sampling import MixConfig, make_sampler
 from semmix.diffusion.solvers import heun, karras_sigmas
 from semmix.mixing.draw import mix, set_noise

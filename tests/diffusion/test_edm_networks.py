@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from semmix.core.errors import SemmixError
-from semmix.diffusion.edm import EDMConfig, EDMDenoiser, network_preset
-from semmix.diffusion.edm_networks import FourierEmbedding, group_norm
+from semmix.diffusion.edm import EDMConfig, EDMDenoiser, FourierEmbedding, group_norm, network_preset
 
 
 @pytest.mark.parametrize("kind", ["vp", "ve", "adm"])

@@ -16,8 +16,8 @@ import torch
 
 from semmix.core.errors import SemmixError
 from semmix.diffusion import load_generator
+from semmix.diffusion.edm import Step
 from semmix.diffusion.edm2 import EDM2Block, EDM2Config, EDM2Denoiser, mp_cat
-from semmix.diffusion.edm_networks import Step
 from semmix.diffusion.official import NETWORK_NAMES, convert_checkpoint, read_official
 from semmix.diffusion.pickles import BoundedFile, RefusedPickleError, read_pickle
 

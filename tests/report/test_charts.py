@@ -11,13 +11,14 @@ import pytest
 from scipy import stats
 
 from semmix.calibration import Interval
-from semmix.report.breakdown import class_lines, pair_lines
 from semmix.report.charts import (
     COVERAGES,
     Bin,
     Series,
+    class_lines,
     confidence_chart,
     forest_chart,
+    pair_lines,
     reliability_chart,
     risk_chart,
     roc_chart,

@@ -17,8 +17,7 @@ from semmix import runs
 from semmix.calibration import METRICS, USUAL, TemperatureScaler, ece, interval
 from semmix.core.errors import SemmixError
 from semmix.report import Gallery, Predictions, ReportConfig, draw_evaluation, run_report, runs_page, write_report
-from semmix.report.breakdown import class_lines, pair_lines
-from semmix.report.charts import Series, verdict
+from semmix.report.charts import Series, class_lines, pair_lines, verdict
 from semmix.report.rendering import signed
 from semmix.report.rows import TEMPERATURE, aggregate, percent, results_table, show_change, show_estimate
 from semmix.runs import Run

@@ -19,8 +19,7 @@ from semmix.core.extras import import_extra
 from semmix.core.files import digest_file
 from semmix.core.progress import harmless, say
 from semmix.core.zoo import HOW_TO_GET, MANIFEST, PREFIX, fetched_folder, find_zoo, zoo_entries
-from semmix.data.download import TIMEOUT_SECONDS, fetch
-from semmix.data.known import Download
+from semmix.data.known import TIMEOUT_SECONDS, Download, fetch
 
 INDEX = "index.json"
 LARGEST_INDEX = 2**20

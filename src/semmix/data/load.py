@@ -11,8 +11,8 @@ from semmix.core.errors import SemmixError, require, unknown_name
 from semmix.core.progress import say
 from semmix.data.dataset import Dataset, Split
 from semmix.data.image_folder import load_folder
-from semmix.data.imported import KIND, MANIFEST, data_root, load_parts
 from semmix.data.known import CATALOG, Entry
+from semmix.data.library import KIND, MANIFEST, data_root, load_parts
 from semmix.data.listing import PARTS, looks_like_path
 from semmix.data.splitting import PROTOCOLS, long_tail, split_parts, stratified_order, take
 

@@ -83,7 +83,7 @@ def load_generator(spec: str | Path, device: str = "auto") -> Generator:
         >>> generator.denoise(torch.zeros(1, 3, 32, 32), torch.ones(1), torch.eye(10)[:1]).shape
         torch.Size([1, 3, 32, 32])
     """
-    from semmix.diffusion.adapters_diffusers import load_adapter
+    from semmix.diffusion.adapters import load_adapter
     from semmix.diffusion.stored import load_stored
 
     if str(spec).startswith(("diffusers:", "dit:", "sd:")):

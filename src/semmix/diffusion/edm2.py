@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semmix.diffusion.edm import precondition
-from semmix.diffusion.edm_networks import NetworkConfig, Resample, Step, resample_box, unet_steps
+from semmix.diffusion.edm import NetworkConfig, Resample, Step, precondition, resample_box, unet_steps
 
 PIXEL_EPS = 1e-4
 
@@ -156,8 +155,7 @@ class EDM2UNet(nn.Module):
         self.emb_fourier = Fourier(noise)
         self.emb_noise = nn.Linear(noise, emb, bias=False)
         self.emb_label = nn.Linear(config.num_classes, emb, bias=False) if config.num_classes else None
-        given = config.resolution, config.model_channels, config.channel_mult, config.num_blocks
-        encoder, decoder = unet_steps(*given, first=width)
+        encoder, decoder = unet_steps(config, first=width)
         self.enc = nn.ModuleDict({step.name: self._entry(step, emb, decoder=False) for step in encoder})
         self.dec = nn.ModuleDict({step.name: self._entry(step, emb, decoder=True) for step in decoder})
         self.out_conv = plain_conv(width, config.channels, 3)

@@ -29,7 +29,7 @@ from semmix.data.decoding import SUFFIXES, BadImageError, read_stored_size
 from semmix.data.duplicates import Duplicates, find_duplicates
 from semmix.data.folder_report import FolderReport, Problem
 from semmix.data.image_folder import Gathered, across_parts, as_dataset, divide, gather, unusable_files
-from semmix.data.imported import save_parts
+from semmix.data.library import save_parts
 from semmix.data.listing import list_files, name_of
 from semmix.fitting.planning import FitPlan, PlanInputs, candidates, choose_size, make_plan, time_given
 from semmix.fitting.recipes import FitConfig, with_given
