@@ -1,9 +1,8 @@
 """The official EDM and EDM2 checkpoints: read without running what is stored in them, and convert.
 
-Such a `.pkl` holds a dictionary whose entry `ema` is the network. Every module is a record of
-`torch_utils.persistence` (the source text that the official loader executes, the class name and
-the attributes); every tensor names a storage, which is again a small file of pickles and raw bytes.
-All of it goes through `pickles.py`, which can build data and nothing else.
+Such a `.pkl` holds a dictionary whose entry `ema` is the network. Every module is a record of `torch_utils.persistence`
+(the source text that the official loader executes, the class name and the attributes); every tensor names a storage,
+a small file of pickles and raw bytes. All of it goes through `pickles.py`, which can build data and nothing else.
 
 The official weights are licensed CC BY-NC-SA 4.0: not for commercial use.
 """
@@ -38,12 +37,8 @@ NETWORK_NAMES |= {"torch._utils._rebuild_parameter", "torch._utils._rebuild_tens
 # attributes we never need, but which the files mention
 NETWORK_NAMES |= {"numpy.dtype", "numpy.ndarray", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"}
 NETWORK_NAMES |= {"numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"}
-STORAGE_TYPES = {
-    "torch.FloatStorage": torch.float32,
-    "torch.HalfStorage": torch.float16,
-    "torch.BFloat16Storage": torch.bfloat16,
-    "torch.DoubleStorage": torch.float64,
-}
+STORAGE_TYPES = {"torch.FloatStorage": torch.float32, "torch.HalfStorage": torch.float16}
+STORAGE_TYPES |= {"torch.BFloat16Storage": torch.bfloat16, "torch.DoubleStorage": torch.float64}
 STORAGE_MAGIC, STORAGE_VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
@@ -61,8 +56,7 @@ def convert_checkpoint(path: str | Path, out: str | Path) -> Path:
     """Return the folder `out` with the generator of an official `.pkl`."""
     path, out = Path(path), Path(out)
     network = read_official(path)
-    weights = network.tensors
-    config = _config_of(network)
+    weights, config = network.tensors, _config_of(network)
     if isinstance(config, EDM2Config):
         weights = fold_magnitudes({k: v for k, v in weights.items() if not k.startswith("logvar_")})
     _check_shapes(config, weights, path)
@@ -75,15 +69,11 @@ def convert_checkpoint(path: str | Path, out: str | Path) -> Path:
 
 def read_official(path: Path) -> OfficialNetwork:
     """Return the network in an official `.pkl`; nothing stored in the file is executed."""
-    try:
+    fix = "only the official EDM and EDM2 network pickles can be read; download it again?"
+    refused = explaining(f"{path} is refused", fix, RefusedPickleError)
+    with refused, explaining(f"cannot read {path}", "check the path", OSError), open(path, "rb") as file:
         size = path.stat().st_size
-        with open(path, "rb") as file:
-            return _network_of(read_pickle(BoundedFile(file, size), NETWORK_NAMES), size)
-    except RefusedPickleError as error:
-        fix = "only the official EDM and EDM2 network pickles can be read; download it again?"
-        raise SemmixError(f"{path} is refused", error, fix) from error
-    except OSError as error:
-        raise SemmixError(f"cannot read {path}", error, "check the path") from error
+        return _network_of(read_pickle(BoundedFile(file, size), NETWORK_NAMES), size)
 
 
 def _network_of(root: Any, size: int) -> OfficialNetwork:
@@ -142,9 +132,8 @@ def read_storage(data: bytes) -> Tensor:
     insist((magic, version) == (STORAGE_MAGIC, STORAGE_VERSION), "a storage has another format")
     is_little = isinstance(system, dict) and system.get("little_endian") is True
     insist(is_little, "a storage comes from a big-endian machine")
-    identity = what.args[0] if _is_call(what, "persistent id") else None
-    if not isinstance(identity, tuple) or len(identity) != 6:
-        raise RefusedPickleError("a storage does not say what it is")
+    identity = what.args[0] if _is_call(what, "persistent id") else ()
+    insist(isinstance(identity, tuple) and len(identity) == 6, "a storage does not say what it is")
     kind, storage_type, key, _, count, view = identity
     plain = isinstance(storage_type, Name) and isinstance(key, str) and isinstance(count, int)
     insist(kind == "storage" and plain and view is None, "a storage is described in an unknown way")
@@ -187,8 +176,7 @@ def _persistent(value: Any) -> tuple[str, dict[str, Any]]:
 def _plain_dict(value: Any) -> dict[str, Any]:
     if isinstance(value, Record) and value.what in DICTIONARIES:
         value = value.items
-    if not isinstance(value, dict):
-        raise RefusedPickleError(f"it holds a {type(value).__name__} where a dictionary is expected")
+    insist(isinstance(value, dict), f"it holds a {type(value).__name__} where a dictionary is expected")
     return value
 
 
@@ -261,7 +249,6 @@ def _check_shapes(config: EDMConfig | EDM2Config, weights: dict[str, Tensor], pa
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     seen = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     wrong = sorted(k for k in {*expected, *seen} if expected.get(k) != seen.get(k))
-    if wrong:
-        first = f"{wrong[0]} is {seen.get(wrong[0])}, expected {expected.get(wrong[0])}"
-        fix = f"{len(wrong)} entries differ from the network its arguments describe"
-        raise SemmixError(f"the tensors in {path.name} do not fit", first, fix)
+    first = "".join(f"{k} is {seen.get(k)}, expected {expected.get(k)}" for k in wrong[:1])
+    fix = f"{len(wrong)} entries differ from the network its arguments describe"
+    require(not wrong, f"the tensors in {path.name} do not fit", first, fix)

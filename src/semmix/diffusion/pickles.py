@@ -55,8 +55,7 @@ class BoundedFile:
     def read(self, count: int) -> bytes:
         """Return exactly `count` bytes."""
         left = self.size - self.tell()
-        if not 0 <= count <= left:
-            raise RefusedPickleError(f"it claims {count} more bytes where {left} are left")
+        insist(0 <= count <= left, f"it claims {count} more bytes where {left} are left")
         return self.file.read(count)
 
     def readline(self) -> bytes:
@@ -65,18 +64,12 @@ class BoundedFile:
 
 
 def read_pickle(file: BoundedFile, known: Collection[str]) -> Any:
-    """Return the data of the pickle at the file's position, which then stands behind it.
-
-    Args:
-        file: Where to read.
-        known: Full names the pickle may mention; all others are refused.
-    """
+    """Return the data of the pickle at the file's position; full names it mentions must be `known`."""
     machine = _Machine(known)
     try:
         operations = pickletools.genops(file)  # pyright: ignore[reportArgumentType]
         for count, (opcode, argument, _) in enumerate(operations):
-            if count == MAX_INSTRUCTIONS:
-                raise RefusedPickleError(f"it has more than {MAX_INSTRUCTIONS:,} instructions")
+            insist(count < MAX_INSTRUCTIONS, f"it has more than {MAX_INSTRUCTIONS:,} instructions")
             if opcode.name == "STOP":
                 return machine.stack.pop()
             machine.step(opcode.name, argument)
@@ -114,8 +107,7 @@ class _Machine:
                 self.stack.append(made)
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 count = int(opcode[-1])
-                if len(stack) < count:
-                    raise RefusedPickleError("it takes more than it made")
+                insist(len(stack) >= count, "it takes more than it made")
                 stack[-count:] = [tuple(stack[-count:])]
             case "SETITEM":
                 value, key = stack.pop(), stack.pop()
@@ -130,20 +122,18 @@ class _Machine:
                 self.top(list).extend(made)
             case "ADDITEMS":
                 made = self.since_mark()
-                if not all(isinstance(item, str | int) for item in made):
-                    raise RefusedPickleError("a set holds more than names and numbers")
+                insist(all(isinstance(item, str | int) for item in made), "a set holds more than names and numbers")
                 self.top(set).update(made)
             case "GLOBAL":
                 self.push_name(argument.replace(" ", ".", 1))
             case "STACK_GLOBAL":
                 name, module = stack.pop(), stack.pop()
-                if not (isinstance(name, str) and isinstance(module, str)):
-                    raise RefusedPickleError("it names something by other means than a text")
+                are_texts = isinstance(name, str) and isinstance(module, str)
+                insist(are_texts, "it names something by other means than a text")
                 self.push_name(f"{module}.{name}")
             case "REDUCE" | "NEWOBJ":
                 args, what = stack.pop(), stack.pop()
-                if not isinstance(what, Name) or not isinstance(args, tuple):
-                    raise RefusedPickleError("it calls the result of another call")
+                insist(isinstance(what, Name) and isinstance(args, tuple), "it calls the result of another call")
                 stack.append(Record(what.name, args))
             case "BUILD":
                 state = stack.pop()
@@ -160,9 +150,9 @@ class _Machine:
 
     def top(self, kind: type) -> Any:
         """Return what is on top of the stack, which must be of this kind."""
-        if not isinstance(self.stack[-1], kind):
-            raise RefusedPickleError(f"it fills a {type(self.stack[-1]).__name__} like another thing")
-        return self.stack[-1]
+        found = self.stack[-1]
+        insist(isinstance(found, kind), f"it fills a {type(found).__name__} like another thing")
+        return found
 
     def fill(self, keys_and_values: list[Any]) -> None:
         """Fill the dictionary, or the call that makes one, on top of the stack."""
@@ -170,12 +160,11 @@ class _Machine:
         target = target.items if isinstance(target, Record) else target
         keys, values = keys_and_values[::2], keys_and_values[1::2]
         # hashing a deeply nested key could overflow the stack
-        if not isinstance(target, dict) or not all(isinstance(key, str | int) for key in keys):
-            raise RefusedPickleError("it fills a dictionary in an unknown way")
+        usual = isinstance(target, dict) and all(isinstance(key, str | int) for key in keys)
+        insist(usual, "it fills a dictionary in an unknown way")
         target.update(zip(keys, values, strict=True))
 
     def push_name(self, name: str) -> None:
         """Push something by its name, if it is known."""
-        if name not in self.known:
-            raise RefusedPickleError(f"it wants to use {name[:200]}, which no network needs")
+        insist(name in self.known, f"it wants to use {name[:200]}, which no network needs")
         self.stack.append(Name(name))

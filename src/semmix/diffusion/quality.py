@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,10 +42,7 @@ class FeatureStatistics(NamedTuple):
 
 
 def feature_statistics(batches: Iterable[Tensor]) -> FeatureStatistics:
-    """Return number, mean and covariance of features [n, D] that come in batches.
-
-    Batches are merged by Chan, Golub and LeVeque's update, so only one is held at a time.
-    """
+    """Return the statistics of features [n, D] in batches, merged one by one by Chan, Golub and LeVeque's update."""
     num, mean, scatter = 0, torch.tensor(0.0), torch.tensor(0.0)
     for batch in batches:
         batch = batch.double()
@@ -81,10 +78,7 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
 def kernel_distance(
     features1: Tensor, features2: Tensor, num_subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0
 ) -> tuple[float, float]:
-    """Return mean and standard deviation of the unbiased squared MMD over random subsets.
-
-    The kernel is (x·y / D + 1)³.
-    """
+    """Return mean and standard deviation of the unbiased squared MMD, kernel (x·y / D + 1)³, over random subsets."""
     smaller = min(len(features1), len(features2))
     seen = f"subset_size={subset_size}, {smaller} features"
     require(2 <= subset_size <= smaller, "subsets do not fit the features", seen, f"use 2 to {smaller}")
@@ -111,12 +105,7 @@ def cubic_kernel(x: Tensor, y: Tensor) -> Tensor:
 
 
 def nearest_neighbours(queries: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each query's Euclidean distance to its nearest row of `pool`, and which row that is.
-
-    Args:
-        queries: `[N, D]`, features or flattened pixels.
-        pool: `[M, D]`.
-    """
+    """Return each query's Euclidean distance to its nearest row of `pool`, and which row that is; both are [n, D]."""
     distances, rows = [], []
     for chunk in queries.split(CHUNK):
         nearest = _nearest_rows(chunk, pool)
@@ -250,24 +239,18 @@ def score_generator(
     one, two = (feature_statistics(x.split(CHUNK)) for x in (features, other))
     kernel, kernel_std = kernel_distance(features, other, subset_size=subset_size)
     pixels = (x.flatten(1).float() / 255 for x in (images, data.val.images, data.train.images))
+    described: dict[str, Any] = {"generator": generator.name, "generator_digest": generator.digest, "seed": seed}
+    described |= {"sampler": sampler.resolve(generator.device), "num_samples": len(images)}
+    described |= {"extractor": encoder.name, "extractor_digest": encoder.digest, "num_reference": len(split)}
+    described |= {"reference": f"{data.name} {reference}", "reference_digest": split.digest}
+    described |= {"recognised": recognised(images, labels), "recognised_real": recognised_real}
     return Score(
-        generator=generator.name,
-        generator_digest=generator.digest,
-        sampler=sampler.resolve(generator.device),
-        seed=seed,
-        num_samples=len(images),
-        extractor=encoder.name,
-        extractor_digest=encoder.digest,
-        reference=f"{data.name} {reference}",
-        reference_digest=split.digest,
-        num_reference=len(split),
+        **described,
         frechet=frechet_distance(one.mean, one.covariance, two.mean, two.covariance),
         kernel=kernel,
         kernel_std=kernel_std,
         feature_copying=measure_copying(features, val, train),
         pixel_copying=measure_copying(*pixels),
-        recognised=recognised(images, labels),
-        recognised_real=recognised_real,
     )
 
 

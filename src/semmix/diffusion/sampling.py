@@ -20,14 +20,9 @@ from semmix.core.settings import since
 from semmix.diffusion import Generator
 from semmix.diffusion.solvers import karras_sigmas, solver
 
-Sampler = Callable[[Tensor, Tensor], Tensor]
-"""Noise [N, C, H, W] and class weights [N, K] to images [N, C, H, W]."""
-
-GPU_BATCH, CPU_BATCH = 512, 32
-"""Images a network is shown at once where no number is given."""
-
-FINE = 0.1
-"""Noise level below which a network adds the last detail to what it has settled before."""
+Sampler = Callable[[Tensor, Tensor], Tensor]  # noise [N, C, H, W] and class weights [N, K] to images [N, C, H, W]
+GPU_BATCH, CPU_BATCH = 512, 32  # images a network is shown at once where no number is given
+FINE = 0.1  # noise level below which a network adds the last detail to what it has settled before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +69,7 @@ class MixConfig:
         require(0 < self.emphasis <= 10, "unusable emphasis", self.emphasis, "use 1 (none) or, say, 1.3")
 
     def _levels_are_exact(self) -> bool:
-        """Return whether the levels fall from one end to the other.
-
-        A rho too extreme for float arithmetic overflows, or loses the ends in rounding.
-        """
+        """Return whether the levels fall from end to end; a rho too extreme for floats overflows or loses the ends."""
         try:
             levels = karras_sigmas(self.num_steps, self.sigma_min, self.sigma_max, self.rho)
         except OverflowError:
@@ -122,7 +114,10 @@ def make_sampler(generator: Generator, config: MixConfig) -> Sampler:
 def make_solver(generator: Generator, config: MixConfig) -> Sampler:
     """Return the function that turns noise and class weights into images or latents as floats."""
     config = config.resolve(generator.device)
-    _check_classes_move(generator, config)
+    can, fix = config.emphasis == 1 or getattr(generator, "takes_emphasis", False), "use one of our own networks"
+    require(can, "emphasis needs class weights beyond 0 and 1", generator.name, f"{fix}, or emphasis 1 (none)")
+    can, fix = config.guidance == 1 or getattr(generator, "knows_no_class", False), "use one trained with label dropout"
+    require(can, "guidance needs a generator that knows no class", generator.name, f"{fix}, or guidance 1 (none)")
     solve, device = solver(config.solver), generator.device
     sigmas = karras_sigmas(config.num_steps, config.sigma_min, config.sigma_max, config.rho)
     denoise = generator.denoise
@@ -182,16 +177,6 @@ def sample_padded(sample: Sampler, noise: Tensor, class_weights: Tensor, batch_s
 def chunks(items: range, size: int) -> list[range]:
     """Return the items in pieces of at most `size`."""
     return [items[k : k + size] for k in range(0, len(items), size)]
-
-
-def _check_classes_move(generator: Generator, config: MixConfig) -> None:
-    """Refuse guidance and emphasis where a generator does not say that it can take them."""
-    fix = "use one of our own networks, or emphasis 1 (none)"
-    can = config.emphasis == 1 or getattr(generator, "takes_emphasis", False)
-    require(can, "emphasis needs class weights beyond 0 and 1", generator.name, fix)
-    fix = "use one trained with label dropout, or guidance 1 (none)"
-    can = config.guidance == 1 or getattr(generator, "knows_no_class", False)
-    require(can, "guidance needs a generator that knows no class", generator.name, fix)
 
 
 def check_knows_classes(generator: Generator, least: int) -> None:
