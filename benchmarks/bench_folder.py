@@ -22,9 +22,8 @@ import tyro
 
 from semmix.core.progress import say
 from semmix.data.duplicates import find_duplicates
-from semmix.data.folder_report import FolderReport
 from semmix.data.image_folder import divide, gather
-from semmix.data.listing import list_files
+from semmix.data.listing import FolderReport, list_files
 from semmix.fitting.suspects import second_opinion
 
 SIDE = 16

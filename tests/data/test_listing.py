@@ -5,8 +5,7 @@ import json
 import pytest
 
 from semmix import SemmixError
-from semmix.data.folder_report import FolderReport
-from semmix.data.listing import list_files, name_of
+from semmix.data.listing import FolderReport, list_files, name_of
 
 
 def listed(folder):

@@ -6,7 +6,7 @@ from PIL import Image
 
 from semmix import SemmixError
 from semmix.data import load_dataset
-from semmix.data.streamed import StreamedImages, read_ahead
+from semmix.data.decoding import StreamedImages, read_ahead
 
 
 def both(folder, **options):

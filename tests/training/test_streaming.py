@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from semmix.core.runtime import Runtime
 from semmix.data import load_dataset
-from semmix.data.streamed import StreamedImages
+from semmix.data.decoding import StreamedImages
 from semmix.training import engine
 from semmix.training.batches import read_batches
 from semmix.training.classifier import TrainConfig, train

@@ -17,10 +17,8 @@ from semmix.core.files import read_json, remove_leftovers, write_json, writing
 from semmix.core.progress import say
 
 FORMAT = 1
-LOCK = ".lock"
-"""A file in the folder of an artifact while a process works in it that must be alone."""
-TRIES = 10
-"""How often to take a lock that its last owner removes; beyond that, files have no identity here."""
+LOCK = ".lock"  # a file in the folder of an artifact while a process works in it that must be alone
+TRIES = 10  # how often to take a lock that its last owner removes; beyond that, files have no identity here
 
 
 @dataclass
@@ -150,17 +148,11 @@ def open_artifact(folder: Path, name: str, kind: str) -> Artifact:
     require(found == kind, f"{folder / name} does not describe a {kind}", found, "check the path")
     version = manifest.get("format")
     require(version == FORMAT, f"{folder} has another format", version, f"this version reads format {FORMAT}")
-    return Artifact(folder, name, _migrated(manifest))
-
-
-def _migrated(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of an earlier version as this version writes it.
-
-    Only what moved or got another name is here; settings that came later need nothing (`core.settings`).
-    """
-    if manifest["kind"] == "plan":  # 0.1.0 had the seconds between checkpoints among a stage's settings
+    # A manifest of an earlier version becomes one of this version. Only what moved or got another name is here;
+    # settings that came later need nothing (`core.settings`).
+    if kind == "plan":  # 0.1.0 had the seconds between checkpoints among a stage's settings
         manifest.get("plan", {}).get("generator", {}).pop("checkpoint_seconds", None)
-    return manifest
+    return Artifact(folder, name, manifest)
 
 
 def _differences(was: dict[str, Any], now: dict[str, Any], above: str = "") -> Iterator[str]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from semmix.core.errors import explaining
 
-CLONE = Path(__file__).resolve().parents[3]
-"""The clone that semmix runs from, if it does."""
+CLONE = Path(__file__).resolve().parents[3]  # the clone that semmix runs from, if it does
 
 
 def install_command(extra: str) -> str:

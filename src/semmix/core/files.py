@@ -102,7 +102,6 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], header: Any =
 
 
 DAMAGED = "the file is missing or damaged: make it again"
-"""What to do about a file of tensors, unless the caller says something more precise."""
 
 
 def read_tensors(path: Path, fix: str = DAMAGED) -> dict[str, torch.Tensor]:

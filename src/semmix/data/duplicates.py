@@ -26,12 +26,9 @@ NUM_HASHES, NUM_PROJECTIONS = 10, 8
 CELL = 0.6
 """Width of a hash's cells, where a shape has length 1 and a copy's differs by `SAME_SHAPE` at most:
 copies that differ by half of that share a hash with probability 0.999, by all of it with 0.98."""
-SAME_SHAPE = 0.1
-"""Largest difference of two copies, as a part of the image's own contrast (correlation 0.995)."""
-NOISE = 1.0
-"""And so many grey levels on top, for images without contrast."""
-MAX_PAIRS = 2_000_000
-"""Pairs compared for one hash; of a crowd that shares it, those next to each other come first."""
+SAME_SHAPE = 0.1  # largest difference of two copies, as a part of the image's own contrast (correlation 0.995)
+NOISE = 1.0  # and so many grey levels on top, for images without contrast
+MAX_PAIRS = 2_000_000  # pairs compared for one hash; of a crowd that shares it, those next to each other come first
 COMPARED_AT_ONCE = 1 << 16
 
 

@@ -13,12 +13,10 @@ import torch
 from semmix.core.errors import SemmixError, require, some_of
 from semmix.core.progress import harmless, progress
 from semmix.data.dataset import Dataset, Parts, Split
-from semmix.data.decoding import BadImageError, read_picture, read_pixels
+from semmix.data.decoding import BadImageError, StreamedImages, read_picture, read_pixels, sizes_differ
 from semmix.data.duplicates import Duplicates, find_duplicates
-from semmix.data.folder_report import LISTED_PER_KIND, FolderReport, Problem
-from semmix.data.listing import PARTS, ImageFile, list_files, name_of
+from semmix.data.listing import LISTED_PER_KIND, PARTS, FolderReport, ImageFile, Problem, list_files, name_of
 from semmix.data.splitting import VAL_FRACTION, hold_out
-from semmix.data.streamed import StreamedImages, sizes_differ
 
 HELD_OUT = 0.15  # of an undivided folder, for val and for test each
 MAX_TOTAL_BYTES = 8 * 2**30

@@ -42,8 +42,7 @@ class Entry:
     title: str  # what people call it
     image_shape: tuple[int, int, int]  # channels, height, width
     num_images: dict[str, int]  # how many images each official part holds
-    routes: dict[str, str]
-    """How to read it: a file (or `folder/`) that gives a source away -> the reader for it."""
+    routes: dict[str, str]  # how to read it: a file (or `folder/`) that gives a source away -> the reader for it
     sources: str  # the same in words, for people
     class_names: tuple[str, ...] = ()  # in the order of the labels; empty where they are read from the source
     order_free_digests: dict[str, str] = field(default_factory=dict)

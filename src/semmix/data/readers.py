@@ -64,9 +64,8 @@ def open_tree(path: Path) -> Iterator[Tree]:
 def _open(path: Path, stack: contextlib.ExitStack) -> Tree:
     if path.is_dir():
         files = (file for file in path.rglob("*") if not file.is_dir())  # follows no links, so no loops
-        return Tree(
-            path, sorted(file.relative_to(path).as_posix() for file in files), lambda name: (path / name).read_bytes()
-        )
+        names = sorted(file.relative_to(path).as_posix() for file in files)
+        return Tree(path, names, lambda name: (path / name).read_bytes())
     if zipfile.is_zipfile(path):
         # what `zipfile` cannot do: passwords, other methods of packing (NotImplementedError), odd names
         fix = "unpack it with the program that packed it, and import the folder"

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from semmix.core.errors import SemmixError, require
 from semmix.data.decoding import SUFFIXES, decode_pixels, picture_pixels, read_pixels
-from semmix.data.folder_report import FolderReport
-from semmix.data.listing import walk_files
+from semmix.data.listing import FolderReport, walk_files
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow turns colour into grey
 

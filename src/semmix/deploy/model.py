@@ -14,8 +14,7 @@ from torch import Tensor
 from semmix.core.artifact import open_artifact
 from semmix.core.device import pick_device, to_device
 from semmix.core.errors import SemmixError, require, some_of
-from semmix.data.decoding import BadImageError
-from semmix.data.streamed import read_ahead
+from semmix.data.decoding import BadImageError, read_ahead
 from semmix.deploy.image_files import find_images, prepare_image
 from semmix.deploy.programs import CalibratedNetwork
 from semmix.deploy.rules import PERCENTS, Rules, in_set, learn_rules

@@ -28,8 +28,7 @@ from semmix.diffusion.stored import MANIFEST, build_denoiser, save_generator
 PERSISTENT = "torch_utils.persistence._reconstruct_persistent_obj"
 PERSISTENCE_VERSION = 6
 MAX_DEPTH, MAX_DIMS = 16, 8
-MAX_ENTRIES = 20_000
-"""Tensors and modules of a network, which has some hundreds; shared modules count every time."""
+MAX_ENTRIES = 20_000  # tensors and modules of a network, which has some hundreds; shared modules count every time
 MAX_SETTING = 65536
 DICTIONARIES = {"collections.OrderedDict", "dnnlib.util.EasyDict"}
 NETWORK_NAMES = {PERSISTENT, *DICTIONARIES, "torch.nn.modules.container.ModuleDict", "torch.storage._load_from_bytes"}

@@ -15,8 +15,7 @@ LITERALS |= {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 MADE = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
 MADE |= {"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False}
 MAX_LINE = 1024
-MAX_INSTRUCTIONS = 2_000_000
-"""Networks need some thousands; each may build a small object, many times its own size."""
+MAX_INSTRUCTIONS = 2_000_000  # networks need some thousands; each may build a small object, many times its own size
 
 
 class RefusedPickleError(Exception):

@@ -17,10 +17,11 @@ from semmix.diffusion.edm2 import EDM2Config, EDM2Denoiser
 
 MANIFEST = "generator.json"
 WEIGHTS = "weights.safetensors"
+AnyConfig = EDMConfig | EDM2Config
 CONFIGS = {"SongUNet": EDMConfig, "DhariwalUNet": EDMConfig, "EDM2UNet": EDM2Config}
 
 
-def build_denoiser(config: EDMConfig | EDM2Config) -> EDMDenoiser | EDM2Denoiser:
+def build_denoiser(config: AnyConfig) -> EDMDenoiser | EDM2Denoiser:
     """Return the freshly initialised denoiser D of `config`."""
     return EDM2Denoiser(config) if isinstance(config, EDM2Config) else EDMDenoiser(config)
 
@@ -37,10 +38,8 @@ class NetworkGenerator:
     digest: str
     knows_no_class: bool = False
     """Whether class weights of zero mean something to it: it was trained with label dropout."""
-    takes_emphasis = True
-    """Its network embeds class weights linearly, so that they may leave the simplex a little."""
-    folder: Path | None = None
-    """Where it is kept."""
+    takes_emphasis = True  # its network embeds class weights linearly, so that they may leave the simplex a little
+    folder: Path | None = None  # where it is kept
 
     def __repr__(self) -> str:
         return describe_generator(self, type(next(self.network.children())).__name__)
@@ -56,18 +55,14 @@ class NetworkGenerator:
 
 
 def save_generator(
-    artifact: Artifact,
-    config: EDMConfig | EDM2Config,
-    weights: dict[str, Tensor],
-    trained_on: str | None,
-    **details: Any,
+    artifact: Artifact, config: AnyConfig, weights: dict[str, Tensor], trained_on: str | None, **details: Any
 ) -> None:
     """Write weights and manifest into `artifact`'s folder, which is then finished."""
     write_tensors(artifact.folder / WEIGHTS, weights)
     artifact.finish(network=asdict(config), trained_on=trained_on, digest=generator_digest(config, weights), **details)
 
 
-def generator_digest(config: EDMConfig | EDM2Config, weights: dict[str, Tensor]) -> str:
+def generator_digest(config: AnyConfig, weights: dict[str, Tensor]) -> str:
     """Return what names a generator: its network's settings and weights."""
     return digest({"network": asdict(config), "weights": digest_tensors(weights)})
 

@@ -27,10 +27,9 @@ from semmix.data.config import DatasetConfig
 from semmix.data.dataset import Parts
 from semmix.data.decoding import SUFFIXES, BadImageError, read_stored_size
 from semmix.data.duplicates import Duplicates, find_duplicates
-from semmix.data.folder_report import FolderReport, Problem
 from semmix.data.image_folder import Gathered, across_parts, as_dataset, divide, gather, unusable_files
 from semmix.data.library import save_parts
-from semmix.data.listing import list_files, name_of
+from semmix.data.listing import FolderReport, Problem, list_files, name_of
 from semmix.fitting.planning import FitPlan, PlanInputs, candidates, choose_size, make_plan, time_given
 from semmix.fitting.recipes import FitConfig, with_given
 from semmix.fitting.suspects import SecondOpinion, second_opinion

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from semmix.core.progress import Progress
-from semmix.data.streamed import StreamedImages
+from semmix.data.decoding import StreamedImages
 from semmix.networks import Classifier
 
 Images = Tensor | StreamedImages

@@ -18,8 +18,7 @@ from semmix.runs import Predictions, Run
 
 NUM_BINS = 15
 FEW_IMAGES = 10  # bins with fewer images are drawn pale
-COVERAGES = np.linspace(0.02, 1, 99)
-"""Where risk is read off; the most confident 2 % are too few to tell."""
+COVERAGES = np.linspace(0.02, 1, 99)  # where risk is read off; the most confident 2 % are too few to tell
 Z95 = 1.959964  # two-sided 95 % point of the normal distribution
 
 
@@ -29,8 +28,7 @@ class Bin:
 
     low: float
     high: float
-    count: float
-    """Images per seed."""
+    count: float  # images per seed
     confidence: float
     accuracy: float
 

@@ -26,8 +26,7 @@ from semmix.runs import Run, logits_file
 
 OOD_METRICS = {"auroc": METRICS["auroc"], "auroc_after": METRICS["auroc"], "fpr": METRICS["fpr"]}
 """How each number of `Detection` is shown."""
-FALSE_ALARMS = np.linspace(0, 1, 101)
-"""Shares of test images called OOD at which ROC curves are read off."""
+FALSE_ALARMS = np.linspace(0, 1, 101)  # shares of test images called OOD at which ROC curves are read off
 BATCH_SIZE = 500
 
 

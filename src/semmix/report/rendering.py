@@ -14,16 +14,8 @@ from markupsafe import Markup
 from semmix import __version__
 from semmix.calibration import USUAL, Interval, Metric, interval
 from semmix.core.files import write_bytes
-from semmix.report.charts import (
-    NUM_BINS,
-    Series,
-    class_lines,
-    confidence_chart,
-    pair_lines,
-    reliability_chart,
-    risk_chart,
-    verdict,
-)
+from semmix.report import charts
+from semmix.report.charts import NUM_BINS, Series, verdict
 from semmix.report.rows import percent
 from semmix.report.svg import COLOURS, HATCH, INK, MUTED, series_style, tag
 from semmix.runs import Predictions
@@ -39,8 +31,8 @@ def render_page(template: str, out: Path, **context: Any) -> Path:
     environment.lstrip_blocks = True
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
     environment.filters["two_digits"] = lambda values: [f"{value:.2f}" for value in values]
-    drawings = (class_lines, confidence_chart, pair_lines, reliability_chart, risk_chart, series_style)
-    environment.globals.update({function.__name__: function for function in drawings})
+    drawings = ("class_lines", "confidence_chart", "pair_lines", "reliability_chart", "risk_chart", "series_style")
+    environment.globals.update({name: getattr(charts, name) for name in drawings})
     environment.globals.update(coverages=SHOWN_COVERAGES, mark=mark, signed=signed)
     environment.globals["swatch"] = lambda k: tag("span", class_=f"swatch {series_style(k)}", aria_hidden="true")
     colours = {"ink": INK, "muted": MUTED, "hatch": HATCH, **{f"c{k}": colour for k, colour in enumerate(COLOURS)}}
@@ -119,18 +111,7 @@ def draw_evaluation(
         f"This classifier is {verdict(confidence, lines[0]['acc'].value)}. Its ECE is {percent(ece.value)}, "
         f"interval {percent(ece.low)} to {percent(ece.high)}."
     )
-    return render_page(
-        "evaluation.html",
-        out,
-        title=title,
-        headline=headline,
-        num_images=num_images or len(first.labels),
-        bins=bins,
-        level=level,
-        notes=notes,
-        metrics=USUAL,
-        lines=lines,
-        series=series,
-        class_names=class_names or [str(k) for k in range(first.probs.shape[1])],
-        human=human,
-    )
+    shown = {"title": title, "headline": headline, "bins": bins, "level": level, "notes": notes, "human": human}
+    shown |= {"metrics": USUAL, "lines": lines, "series": series, "num_images": num_images or len(first.labels)}
+    names = class_names or [str(k) for k in range(first.probs.shape[1])]
+    return render_page("evaluation.html", out, **shown, class_names=names)

@@ -12,8 +12,7 @@ from semmix.core.errors import require
 from semmix.report.table import Table
 from semmix.runs import Run
 
-TASK = ("dataset", "classifier")
-"""Settings in which rows must agree to be compared."""
+TASK = ("dataset", "classifier")  # settings in which rows must agree to be compared
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -28,8 +27,7 @@ def percent(value: float, digits: int = 1) -> str:
 ACCURACY, ECE, NLL, TEMPERATURE = (METRICS[name] for name in ("acc", "ece", "nll", "temperature"))
 
 _NAMES = """CE LS ECP MMCE MMCE-w FL FLSD CRL CPC MbLS FCL Mixup RegMixup AugMix RankMixup CALS Remix UniMix CSM"""
-METHOD_NAMES = {name.lower().replace("-", "_"): name for name in _NAMES.split()}
-"""How the methods are called in tables."""
+METHOD_NAMES = {name.lower().replace("-", "_"): name for name in _NAMES.split()}  # how the methods are called in tables
 
 
 @dataclass(frozen=True)
@@ -38,17 +36,13 @@ class Row:
 
     name: str
     runs: tuple[Run, ...]
-    before: dict[str, Interval]
-    """Metrics on the test split, as trained."""
-    after: dict[str, Interval]
-    """The same after temperature scaling."""
+    before: dict[str, Interval]  # metrics on the test split, as trained
+    after: dict[str, Interval]  # the same after temperature scaling
     temperature: Interval
-    baseline: Row | None
-    """The row to compare with: same test images and classifier. None for the baseline itself."""
+    baseline: Row | None  # the row to compare with: same test images and classifier. None for the baseline itself
     pairs: tuple[tuple[Run, Run], ...]
     """Its runs, each with the baseline's run of the same seed; only the seeds both have."""
-    change_before: dict[str, Interval]
-    """Differences to the baseline over `pairs`; empty without any."""
+    change_before: dict[str, Interval]  # differences to the baseline over `pairs`; empty without any
     change_after: dict[str, Interval]
 
     @property
@@ -104,10 +98,7 @@ def _row_name(run: Run, runs: Sequence[Run]) -> str:
 
 
 def _find_baseline(run: Run, rows: list[Row], baseline: str) -> Row | None:
-    """Return the baseline's row that was made most like `run`, if it is not one itself.
-
-    Only of runs on the same test images with the same classifier.
-    """
+    """Return the baseline's row on the same test images and classifier made most like `run`, if not one itself."""
     mine = {**run.settings, **run.origins}
 
     def likeness(row: Row) -> int:
@@ -161,17 +152,14 @@ def _make_row(name: str, runs: tuple[Run, ...], baseline: Row | None) -> Row:
 
 def show_estimate(metric: Metric, value: Interval) -> str:
     """Return `1.52 ± 0.21`, or `1.52` for one seed."""
-    if not value.has_interval:
-        return metric.show(value.value)
-    return f"{metric.show(value.value)} ± {metric.show(value.half_width)}"
+    shown = metric.show(value.value)
+    return f"{shown} ± {metric.show(value.half_width)}" if value.has_interval else shown
 
 
 def show_change(metric: Metric, value: Interval) -> str:
     """Return `−1.70 [−2.10, −1.30]`, or `−1.70` for one shared seed."""
-    if not value.has_interval:
-        return metric.show(value.value, signed=True)
-    ends = ", ".join(metric.show(end, signed=True) for end in (value.low, value.high))
-    return f"{metric.show(value.value, signed=True)} [{ends}]"
+    shown, low, high = (metric.show(each, signed=True) for each in (value.value, value.low, value.high))
+    return f"{shown} [{low}, {high}]" if value.has_interval else shown
 
 
 def results_table(runs: Sequence[Row | Run | str | Path], baseline: str = "ce") -> Table:

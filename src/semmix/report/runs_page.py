@@ -20,8 +20,7 @@ from semmix.report.rows import TASK, TEMPERATURE, Row, aggregate, results_table,
 from semmix.report.table import terminal_width
 from semmix.runs import Run
 
-MAX_PAIR_CHARTS = 60
-"""Pairs of classes whose lambda curves are drawn."""
+MAX_PAIR_CHARTS = 60  # pairs of classes whose lambda curves are drawn
 VALIDATED = ("acc", "nll", "ece", "oe", "ue")
 CURVES = {"loss": "Training loss", **{f"val_{name}": f"Validation {METRICS[name].title}" for name in VALIDATED}}
 """What is drawn of stats.jsonl, and how it is headed."""

@@ -12,11 +12,9 @@ COLOURS = ("#3b4249", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5
 pages (classes `.s0` to `.s6`) and in figures. More series than colours differ by dashes as well."""
 INK, MUTED, HATCH = "#1c2126", "#57616b", "#8a939c"
 """Text and intervals, axes, the gap between accuracy and confidence."""
-MAX_POINTS = 200
-"""Points kept of one line: more cannot be seen, and the file must stay small."""
+MAX_POINTS = 200  # points kept of one line: more cannot be seen, and the file must stay small
 Ticks = Sequence[tuple[float, str]]
-PERCENT_TICKS: Ticks = [(k / 4, f"{25 * k}") for k in range(5)]
-"""Ticks of an axis from 0 to 1 that is read in per cent."""
+PERCENT_TICKS: Ticks = [(k / 4, f"{25 * k}") for k in range(5)]  # ticks of an axis from 0 to 1 that is read in per cent
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-NARROWEST = 20
-"""Characters that the first column keeps, however narrow the terminal is."""
+NARROWEST = 20  # characters that the first column keeps, however narrow the terminal is
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"} | {"±": r"$\pm$", "−": "$-$", "–": "--", "Δ": r"$\Delta$"}
