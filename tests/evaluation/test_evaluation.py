@@ -18,9 +18,10 @@ from safetensors.torch import save_file
 from semmix import SemmixError
 from semmix import calibration as cal
 from semmix.cli.main import main
+from semmix.core.seeds import fold_seed
 from semmix.evaluation import EvaluateConfig, Settings, evaluate_file
 from semmix.evaluation import evaluate as evaluate_arrays
-from semmix.evaluation.calibrate import CALIBRATORS, Fitted, fit_all, make_folds
+from semmix.evaluation.calibrate import CALIBRATORS, FITTING_ROWS, Fitted, fit_all, make_folds
 from semmix.evaluation.columns import (
     Column,
     Names,
@@ -34,7 +35,7 @@ from semmix.evaluation.columns import (
 from semmix.evaluation.human import agreement, check_human
 from semmix.evaluation.measure import MOST_KEPT, measure_samples
 from semmix.evaluation.read import read_matrix, read_parts
-from semmix.evaluation.samples import Samples, compare_parts, look_closer, make_samples
+from semmix.evaluation.samples import Samples, compare_parts, look_closer, make_samples, random_rows
 from semmix.report.rows import percent
 
 
@@ -144,7 +145,9 @@ def test_half_precision(tmp_path):
 def test_names_can_be_given(tmp_path):
     logits, labels = predictions()
     np.savez(tmp_path / "x.npz", a=logits, b=-logits, c=labels, d=labels[::-1])
-    with pytest.raises(SemmixError, match="--scores NAME"):
+    with pytest.raises(
+        SemmixError, match=r"^which arrays hold scores and labels\?: x\.npz holds a \[300, 4\].*\n.*--scores NAME"
+    ):
         evaluate(tmp_path / "x.npz")
     with pytest.raises(SemmixError, match="unknown array"):
         evaluate(tmp_path / "x.npz", scores="a", labels="e")
@@ -167,7 +170,9 @@ def test_labels_in_an_archive(tmp_path):
     evaluation = evaluate(tmp_path / "outputs.npy", labels=str(tmp_path / "x.npz"))
     assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
     np.savez(tmp_path / "x.npz", a=labels, b=labels)
-    with pytest.raises(SemmixError, match=r"(?s)x.npz holds a \[300\], b \[300\].*FILE.npy"):
+    with pytest.raises(
+        SemmixError, match=r"(?s)^which array holds the labels\?: x.npz holds a \[300\], b \[300\].*FILE.npy"
+    ):
         evaluate(tmp_path / "outputs.npy", labels=str(tmp_path / "x.npz"))
 
 
@@ -265,9 +270,11 @@ def test_columns_can_be_given(tmp_path):
     logits, labels = predictions(num_classes=2)
     lines = [f"{x},{y},{z},0" for (x, y), z in zip(logits.tolist(), labels, strict=True)]
     (tmp_path / "x.csv").write_text("\n".join(["my0,my1,answer,noise", *lines]))
-    with pytest.raises(SemmixError, match="--labels NAME"):
+    with pytest.raises(
+        SemmixError, match=r"^which column holds the labels\?: None\n.*--labels NAME; columns: my0, my1, answer"
+    ):
         evaluate(tmp_path / "x.csv")
-    with pytest.raises(SemmixError, match="--scores PREFIX"):
+    with pytest.raises(SemmixError, match=r"^which columns hold the scores\?: your\n.*--scores PREFIX"):
         evaluate(tmp_path / "x.csv", labels="answer", scores="your")
     evaluation = evaluate(tmp_path / "x.csv", labels="answer", scores="my")
     assert evaluation["num_classes"] == 2
@@ -276,28 +283,33 @@ def test_columns_can_be_given(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", b"", r"\.npz"),
-        ("gone.npz", None, "no such file"),
+        ("x.txt", b"", r"^unknown kind of file: x\.txt\n.*\.npz"),
+        ("gone.npz", None, r"^no such file: .*gone\.npz"),
         ("x.npz", b"nonsense", "^cannot read"),
         ("x.npz", b"PK\x03\x04 cut off", "^cannot read"),
         ("x.npz", b"", "^cannot read"),
         ("x.npz", b"\x93NUMPY", "^cannot read"),
         ("x.safetensors", b"nonsense", "^cannot read"),
         ("x.parquet", b"nonsense", "^cannot read"),
-        ("x.csv", b"1,2,3\n4,5,6\n", "header"),
+        ("x.csv", b"1,2,3\n4,5,6\n", "^the CSV file has no header: 1, 2, 3\n"),
         ("x.csv", b"label,p0,p1\ncat,0.5,0.5\n", "(?s)names of columns: 'cat'.*0 to K-1.*p0, p1"),
-        ("x.csv", b"label,p\np,0.5\n", "names of columns"),
+        ("x.csv", b"label,p\np,0.5\n", "^labels must be class indices or names of columns: 'p'"),
         ("x.csv", b"label,p0,p1\n0,0.5,0.5\ncat,0.5,0.5\n", "numbers"),
         ("x.csv", b"label,p0,p1,p3\n0,0.5,0.3,0.2\n", "(?s)0 to 2 or 1 to 3: p0, p1, p3.*gaps"),
         ("x.csv", b"label,p0,p0\n0,0.5,0.5\n", "not numbered"),
-        ("x.csv", b"file,label\na.png,0\n", "which columns hold the scores"),
-        ("x.csv", b"label,p0,p1\n", "no rows"),
-        ("x.csv", b"label,p0,p1\n1,0,0.5,0.5\n", "(?s)longer than the first line: .* 4 .*row names"),
+        ("x.csv", b"file,label\na.png,0\n", "^which columns hold the scores.: None\n.*columns: file, label"),
+        ("x.csv", b"label,p0,p1\n", "^the table has no rows: 0\n"),
+        (
+            "x.csv",
+            b"label,p0,p1\n1,0,0.5,0.5\n",
+            "(?s)^a row is longer than the first line: 1, 0, 0.5, … has 4 cells, .* 3\n.*row names",
+        ),
         ("x.csv", b"label;p0;p1\n0;1;0\n0;0,4;0,6\n", "(?s)with a comma: 0,4.*write 0.4"),
-        ("x.csv", "label,p0,p1\n0,0.5,0.5\n".encode("utf-16"), "UTF-8"),
+        ("x.csv", "label,p0,p1\n0,0.5,0.5\n".encode("utf-16"), "(?s)^cannot read .*UTF-8"),
         ("gone", None, "no such file"),
-        ("x.npy", b"", "no labels"),
-        ("empty", "folder", "logits-test.safetensors"),
+        ("x.npy", b"", r"^an \.npy file holds scores but no labels: x\.npy\n.*labels\.npy"),
+        ("labels.npy", b"", r"^an \.npy file holds scores but no labels: labels\.npy"),
+        ("empty", "folder", r"^nothing to evaluate in this folder: .*empty\n.*logits-test\.safetensors"),
     ],
 )
 def test_unreadable(name, content, message, tmp_path):
@@ -417,11 +429,14 @@ LOGITS = {"a": [0.3, 1.5], "b": [2.5, 0.1]}
         ({k: [100 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
         ({k: [1.019 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
         ({k: [0.981 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [101.9 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
+        ({k: [98.1 * x for x in v] for k, v in SHARES.items()}, "healthy type1 type2"),
         ({k: [1.03 * x for x in v] for k, v in SHARES.items()}, "type1 type2"),
         ({**SHARES, "healthy": [0.5, 0.4]}, "type1 type2"),
         ({"healthy": [-0.1, 0.2], "type1": [0.9, 0.3], "type2": [0.2, 0.5]}, "type1 type2"),
         ({"healthy": [0.0, 0.2], "type1": [0.8, 0.3], "type2": [0.2, 0.5]}, "healthy type1 type2"),
         ({"a": [0.5, ""], "b": [0.5, 1.0]}, "a b"),
+        ({**LOGITS, "c": [0.5]}, "a b c"),  # a row that is cut off
         ({"score_v2": [0.5, 0.3]}, "score_v2"),
         ({"x": [3.0, 1.0], "t1": [0.5, 2.5], "t3": [2.5, 0.5]}, "x t1 t3"),
         ({"x": [3.0, 1.0], "t1": [0.5, 2.5]}, "x t1"),
@@ -546,10 +561,10 @@ def test_options_that_would_change_nothing_are_refused(tmp_path):
     path = write_npz(tmp_path, *predictions())
     write_safetensors(tmp_path, *predictions()).rename(tmp_path / "logits-test.safetensors")
     for option in ({"val": path}, {"scores": "logits"}, {"val_labels": "labels"}):
-        with pytest.raises(SemmixError, match="a run folder holds its own parts"):
+        with pytest.raises(SemmixError, match=r"^a run folder holds its own parts: "):
             evaluate(tmp_path, **option)
     table = write_csv(tmp_path, *predictions())
-    with pytest.raises(SemmixError, match="no validation part"):
+    with pytest.raises(SemmixError, match=r"^there is no validation part to name anything of: class "):
         evaluate(table, val_scores="class ")
 
 
@@ -568,6 +583,7 @@ def test_columns_of_plain_numbers(tmp_path):
     logits, labels = predictions()
     columns = {"": range(300), **score_columns("", logits), "label": labels}
     evaluation = evaluate(write_table(tmp_path / "x.csv", **columns))
+    assert "labels from 'label', read as logits" in evaluation["notes"][0]  # what has no name is not called unused
     assert given(evaluation)["acc"] == cal.accuracy(cal.softmax(logits), labels)
 
 
@@ -922,7 +938,10 @@ def test_shuffled_labels(tmp_path):
 
 def test_few_samples(tmp_path):
     logits, labels = predictions(num_samples=60)
-    assert "60 samples are few" in warnings_of(tmp_path, logits / 2, labels)[1]
+    evaluation, text = warnings_of(tmp_path, logits / 2, labels)
+    chance, ece = evaluation["results"][0]["ece_of_chance"], given(evaluation)["ece"]
+    assert f"60 samples are few: a perfectly calibrated model would show an ECE near {chance:.4f}" in text
+    assert f"this one shows {ece:.4f}" in text
 
 
 @pytest.mark.parametrize(
@@ -935,11 +954,14 @@ def test_few_samples(tmp_path):
         ([[2.0, 1.0]] * 2, [-1, 1], "out of range: from -1 to 1"),
         ([[2.0, 1.0]], [0.5], "class indices: 0.5 in row 0"),
         ([[2.0, 1.0]] * 3, [0, 1, np.nan], "class indices: nan in row 2"),
-        ([[2.0, 1.0]], ["cat"], "class indices"),
+        ([[2.0, 1.0]] * 4, [*"abcd"], r"^labels must be class indices: \['a', 'b', 'c'\]\n"),
         ([[2.0, 1.0]], [[0.4, 0.6]], r"(?s)one-hot: \[0.4, 0.6\] in row 0.*--human"),
         ([[2.0, 1.0]], [[0, 0, 1]], r"one-hot labels do not fit: \[1, 3\]"),
         ([["a", "b"]], [0], r"^scores must be numbers: <U1"),
-        ([[2.0, 1.0]], [0, 1], "do not fit"),
+        ([[2.0, 1.0]], [[1, 1]], r"must be one-hot: \[1, 1\] in row 0"),
+        ([[2.0, 1.0]], [[0, 0]], r"must be one-hot: \[0, 0\] in row 0"),
+        ([[2.0, 1.0]], [0, 1], r"^scores and labels do not fit: scores \[1, 2\], labels \[2\]"),
+        (np.ones((0, 2)), np.ones(0), r"^scores and labels do not fit: scores \[0, 2\], labels \[0\]"),
     ],
 )
 def test_hopeless_input(scores, labels, message, tmp_path):
@@ -955,16 +977,29 @@ def test_arrays_of_another_shape(tmp_path):
 
 def test_parts_of_different_models(tmp_path):
     np.savez(tmp_path / "x.npz", val_logits=np.eye(3), val_labels=[0, 1, 2], test_logits=np.eye(2), test_labels=[0, 1])
-    with pytest.raises(SemmixError, match="differ in classes"):
+    with pytest.raises(SemmixError, match=r"^the two parts differ in classes: 3 classes in validation, 2 in test"):
         evaluate(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize(
-    "options", [{"bins": 0}, {"resamples": 0}, {"folds": 1}, {"level": 1.0}, {"calibrators": ("x",)}]
+    "options",
+    [
+        *({"bins": 0}, {"resamples": 0}, {"folds": 1}, {"seed": -1}),
+        *({"level": 1.0}, {"level": 0.0}, {"calibrators": ("x",)}),
+    ],
 )
 def test_settings(options, tmp_path):
-    with pytest.raises(SemmixError, match=r"too small|level|unknown calibrator"):
+    with pytest.raises(
+        SemmixError, match=r"^(\w+ is too small: |level must lie between 0 and 1: |unknown calibrator: 'x')"
+    ):
         EvaluateConfig(path=tmp_path, **options)
+
+
+def test_settings_at_their_ends_are_allowed():
+    logits, labels = predictions(num_samples=60)
+    least = {"bins": 1, "resamples": 1, "folds": 2, "seed": 0, "level": 0.01}
+    found = evaluate_arrays(logits, labels, calibrators=("temperature",), **least)
+    assert len(found.fitted["temperature"].calibrators) == 2
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -1281,7 +1316,7 @@ def test_people_in_every_kind_of_file(kind, tmp_path):
         (lambda human: human[:-1], r"do not fit.*299, 4.*300 predictions"),
         (lambda human: human[:, :3], r"do not fit.*300, 3.*4 classes"),
         (lambda human: human.reshape(2, 600), r"do not fit.*2, 600"),
-        (lambda human: human[0], "must hold one table"),
+        (lambda human: human[0], r"^cifar10h-probs\.npy must hold one table of numbers: none\n"),
         (lambda human: 50 * human, r"sum to 1.*50 in row 0.*divide each row by its sum"),
         (lambda human: np.where(human == human[7], np.nan, human), r"probabilities.*correct"),
         (lambda human: human - 0.1, "probabilities"),
@@ -1303,7 +1338,7 @@ def test_peoples_shares_may_be_rounded(tmp_path):
         with pytest.raises(SemmixError, match=f"sum to 1: {total} in row {row}"):
             check_human(read_matrix(tmp_path / "h.npy")[0], test)
     for wrong in (-0.5, np.nan, np.inf):
-        np.save(tmp_path / "h.npy", np.where(human == 0.25, wrong, human))
+        np.save(tmp_path / "h.npy", np.where((human == 0.25) | (human == 1), wrong, human))
         with pytest.raises(SemmixError, match="must be probabilities: row 1"):
             check_human(read_matrix(tmp_path / "h.npy")[0], test)
 
@@ -1392,6 +1427,145 @@ def test_accuracies_near_chance(num_rows, num_right, warned):
     assert any("near chance" in warning for warning in told) == warned
 
 
+@pytest.mark.parametrize(("row", "seen"), [(100, True), (101, False)])
+def test_the_first_hundred_rows_of_a_table_are_looked_at(row, seen, tmp_path):
+    lines = ["label,p0,p1", *["0,0.3,0.7"] * 120]
+    lines[row] += ",0.5"
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    if seen:
+        with pytest.raises(SemmixError, match="longer than the first line"):
+            read_parts(tmp_path / "x.csv", None, Names(), Names())
+    else:
+        assert read_parts(tmp_path / "x.csv", None, Names(), Names())["test"].scores.shape == (120, 2)
+
+
+@pytest.mark.parametrize(("row", "seen"), [(19_999, True), (20_000, False)])
+def test_guesses_are_made_on_the_first_rows(row, seen):
+    rows, labels = np.tile([0.25, 0.75], (20_001, 1)), np.ones(20_001, int)
+    rows[row] = 1e-9, 1 - 1e-9
+    labels[row] = 0
+    samples, _ = make_samples(Part(rows, labels, "probs", ""), None)
+    assert samples.zero == (1e-9 if seen else 1e-4 / 2)
+    rows[row] = 0, 1
+    samples, _ = make_samples(Part(rows, labels, "probs", ""), None)
+    assert any("probability of exactly 0" in warning for warning in look_closer(samples)) == seen
+    rows[row] = -0.5, 1.5
+    if seen:
+        with pytest.raises(SemmixError, match=r"-0\.5 in row 19999"):
+            make_samples(Part(rows, labels, "probs", ""), None)
+    else:
+        make_samples(Part(rows, labels, "probs", ""), None)
+
+
+def test_rows_beyond_the_first_ones_are_not_compared(monkeypatch):
+    monkeypatch.setattr("semmix.evaluation.samples.LOOKED_AT", 100)
+    first, second, shared = (predictions(100, seed=seed)[0] for seed in range(3))
+    parts = [Samples(np.concatenate([own, shared]), np.zeros(200, int), "logits", 0.0) for own in (first, second)]
+    assert compare_parts(*parts) == []
+    parts = [Samples(np.concatenate([shared, own]), np.zeros(200, int), "logits", 0.0) for own in (first, second)]
+    assert compare_parts(*parts)[0].startswith("100% of the test rows")
+
+
+def test_a_temperature_is_not_sought_on_a_part_of_the_rows(monkeypatch):
+    logits, labels = predictions(1200)
+    samples = Samples(logits / cal.TemperatureScaler().fit(logits, labels).temperature, labels, "logits", 0.0)
+    assert any("exactly 1" in warning for warning in look_closer(samples))
+    monkeypatch.setattr("semmix.evaluation.samples.LOOKED_AT", 1199)
+    assert look_closer(samples) == []
+
+
+@pytest.mark.parametrize(
+    ("temperature", "warned"), [(1.00007, True), (1.00015, False), (0.99993, True), (0.9998, False)]
+)
+def test_how_near_to_one_a_temperature_is_suspect(temperature, warned):
+    logits, labels = predictions(1500)
+    scaled = logits * temperature / cal.TemperatureScaler().fit(logits, labels).temperature
+    told = look_closer(Samples(scaled, labels, "logits", 0.0))
+    assert any("exactly 1" in warning for warning in told) == warned
+
+
+def test_folds_and_random_rows_are_drawn_as_ever():
+    """Other draws would change the figures of every evaluation."""
+    assert make_folds(10, 3, seed=0).tolist() == [0, 0, 2, 1, 2, 1, 2, 0, 1, 0]
+    assert np.flatnonzero(random_rows(20, 5, seed=1)).tolist() == [0, 7, 8, 13, 18]
+    assert random_rows(5, 5, seed=1).all()
+    assert random_rows(5, 9, seed=1).all()
+
+
+def test_calibrators_are_fitted_on_the_rows_drawn_by_the_seed(monkeypatch):
+    monkeypatch.setattr("semmix.evaluation.calibrate.FITTING_ROWS", 50)
+    logits, labels = predictions()
+    samples, rows = Samples(logits, labels, "logits", 0.0), random_rows(300, 50, fold_seed("pool", 4))
+    fitted = fit_all(("temperature",), samples, None, seed=4)["temperature"]
+    assert fitted.temperature == cal.TemperatureScaler().fit(logits[rows], labels[rows]).temperature
+
+
+def test_the_manual_tells_how_many_samples_are_fitted_on():
+    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
+    assert f"At most {FITTING_ROWS:,} samples" in page
+
+
+FIGURES = {
+    "as given": [0.12696611, 0.1673556, 1.00063709, 1.13077569],
+    "temperature": [0.01491096, 0.05644736, 0.87437042, 0.94395082],
+    "isotonic": [0.01055875, 0.05536939, 0.88884981, 0.97010493],
+}
+"""The ends of the intervals of ECE and NLL."""
+
+
+def test_an_evaluation_gives_the_figures_it_always_gave():
+    """Of intervals and calibrators too: the same predictions and settings are the same bytes."""
+    logits, labels = predictions(num_samples=2000)
+    settings = {"calibrators": ("temperature", "isotonic"), "resamples": 50, "folds": 3, "seed": 2}
+    results = evaluate_arrays(logits, labels, **settings).results
+    found = {name: [end for key in ("ece", "nll") for end in result.measures[key]] for name, result in results.items()}
+    for name, values in FIGURES.items():
+        assert found[name] == pytest.approx(values, abs=1e-7)
+
+
+def test_a_class_is_told_by_the_last_number_of_its_column(tmp_path):
+    """Labels from 1 that lack the last class, in columns whose names hold another number."""
+    logits, labels = predictions(num_classes=3)
+    logits, labels = logits[labels < 2], labels[labels < 2]
+    columns = {f"m2_p{k + 1}": logits[:, k] for k in range(3)}
+    evaluation = evaluate(write_table(tmp_path / "x.csv", label=labels + 1, **columns))
+    assert "labels go from 1 to 3: one was subtracted" in evaluation["warnings"][0]
+
+
+def test_a_missing_value_in_a_list_is_named(tmp_path):
+    columns = {"logits": [[0.5, 1.5], [None, 0.5]], "y": [0, 1]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(SemmixError, match="scores hold NaN or infinity: 1 entries, the first in row 1"):
+        evaluate(tmp_path / "x.parquet")
+
+
+def test_people_in_two_tables_are_asked_which(tmp_path):
+    np.savez(tmp_path / "h.npz", a=np.eye(2), b=np.eye(2), c=np.ones(2))
+    with pytest.raises(SemmixError, match=r"^h\.npz must hold one table of numbers: a, b\n.*leave one"):
+        read_matrix(tmp_path / "h.npz")
+
+
+def test_scores_asked_for_as_logits_are_not_doubted(tmp_path):
+    logits, labels = predictions()
+    rows = 0.8 * cal.softmax(logits)
+    assert "read as logits" in warnings_of(tmp_path, rows, labels)[1]
+    evaluation, text = warnings_of(tmp_path, rows, labels, kind="logits")
+    assert "read as logits" in evaluation["notes"][0]
+    assert "sum to one" not in text
+
+
+def test_scores_that_do_not_sum_to_one_have_no_unit():
+    rows = [[0.4, 0.4], [0.1, 0.7]]
+    assert (judged(rows)[0].kind, judged(rows)[0].unit) == ("probs", 1)
+    assert (judged(rows, "scores")[0].kind, judged(rows, "scores")[0].unit) == ("logits", 1)
+
+
+def test_one_column_of_log_odds_beyond_one_is_refused_as_probabilities():
+    assert judged([0.2, 0.9, 3.0], "scores")[0].kind == "logits"
+    with pytest.raises(SemmixError, match=r"outside .* in row 2"):
+        judged([0.2, 0.9, 3.0], "probs")
+
+
 def test_a_broken_row_is_named_as_it_stands_in_a_later_block(monkeypatch):
     monkeypatch.setattr("semmix.evaluation.samples.ROWS_PER_BLOCK", 100)
     logits, labels = predictions()
@@ -1421,16 +1595,16 @@ def judged(rows, name="probs"):
 
 
 @pytest.mark.parametrize(
-    ("row", "fine"), [([-9e-7, 1.0], True), ([-2e-6, 1.0], False), ([1.0099, 0.0], True), ([1.0101, 0.0], False)]
+    ("row", "refused"), [([-9e-7, 1.0], ""), ([-2e-6, 1.0], "-2e-06"), ([1.0099, 0.0], ""), ([1.0101, 0.0], "1.01")]
 )
-def test_how_far_rounding_may_take_a_probability(row, fine):
+def test_how_far_rounding_may_take_a_probability(row, refused):
     rows = [[0.5, 0.5]] * 3 + [row]
-    if fine:
+    if not refused:
         probs = judged(rows)[0].probs(slice(0, 4))
         assert probs.min() > 0
         assert probs.max() <= 1
     else:
-        with pytest.raises(SemmixError, match=r"outside \[0, 1\]: .* in row 3"):
+        with pytest.raises(SemmixError, match=rf"^probabilities lie outside \[0, 1\]: {refused} in row 3\n"):
             judged(rows)
 
 
@@ -1452,13 +1626,20 @@ def test_sums_beside_one(excess, warned, kept):
         ([[0.5, 0.521]], "logits"),
         ([[0.5, 0.5], [0.9, 0.9]], "probs"),
         ([[0.5, 0.5], [0.9, 0.9], [0.8, 0.8]], "logits"),
+        ([[3.0, -2.0]], "logits"),
+        ([0.2, 0.9, 1.0], "probs"),
+        ([0.2, 0.9, 3.0], "logits"),  # of one column all has to lie in [0, 1]
         ([[50.0, 50.0], [30.0, 70.0], [90.0, 90.0]], "probs"),
+        ([[50.0, 51.9]], "probs"),
+        ([[50.0, 48.1]], "probs"),
+        ([[50.0, 52.1]], "logits"),
+        ([[50.0, 47.9]], "logits"),
     ],
 )
 def test_what_scores_are_is_decided_by_half_of_the_rows(rows, kind):
     samples, warnings = judged(rows, "scores")
     assert samples.kind == kind
-    in_percent = rows[0] == [50, 50]
+    in_percent = kind == "probs" and np.max(rows) > 2
     assert samples.unit == (100 if in_percent else 1)
     assert any("'scores' are percentages" in warning for warning in warnings) == in_percent
 
