@@ -11,8 +11,6 @@ import torch
 
 from semmix import SemmixError
 from semmix import __version__ as version
-from semmix.cli import doctor
-from semmix.cli.doctor import DoctorCommand
 from semmix.cli.export import ExportCommand, KeepCommand
 from semmix.cli.fit import SHORT_HELP
 from semmix.cli.generator import GeneratorSampleCommand, GeneratorScoreCommand
@@ -21,7 +19,8 @@ from semmix.cli.mix import MixCommand
 from semmix.cli.options import not_default
 from semmix.cli.train import TrainCommand
 from semmix.data.config import DatasetConfig
-from semmix.mixing.plan import MixPlan
+from semmix.mixing.plan import MixPlan, all_pairs
+from semmix.mixing.store import MixSets
 from semmix.training.classifier import TrainConfig
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -106,36 +105,6 @@ def test_an_error_of_the_system_says_what_to_look_at(tmp_path, capsys):
     assert "\n  -> " in err
 
 
-# ---- doctor
-
-
-def test_a_quick_look_shows_what_is_here_and_tests_nothing(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "EXTRAS", {"clip": "no-such-package", "hub": "numpy"})
-    assert DoctorCommand(quick=True, root=tmp_path).run() == 0
-    out = capsys.readouterr().out
-    assert out.startswith(f"semmix {version}\n")
-    assert f"\n  {'torch':24} {torch.__version__.partition('+')[0]}" in out
-    assert f"\nextras:\n  {'  [clip] no-such-package':24} not installed\n" in out
-    assert f"\ndevices:\n  cpu, {torch.get_num_threads()} threads\n" in out
-    assert f"\ndata:\ndata folder: {tmp_path}\n" in out
-    assert not any(name in out for name in doctor.SELF_TESTS)
-    assert out.endswith("\nall is well\n")
-
-
-def test_a_missing_package_is_enough_to_be_unwell(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "CORE", ("no-such-package", "torch"))
-    assert DoctorCommand(quick=True, root=tmp_path).run() == 1
-    out = capsys.readouterr().out
-    assert f"  {'no-such-package':24} !! missing: pip install semmix\n" in out
-    assert out.endswith("something is wrong: see the lines marked !!\n")
-
-
-def test_a_check_that_passes_is_shown_and_one_that_fails_says_why(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "SELF_TESTS", {"metrics": doctor.SELF_TESTS["metrics"]})
-    assert DoctorCommand(root=tmp_path).run() == 0
-    assert f"  {'metrics':24} ok\n" in capsys.readouterr().out
-
-
 # ---- options
 
 
@@ -193,6 +162,43 @@ def test_keep_says_what_it_kept(tmp_path, capsys):
     kept, own = (json.loads((folder / "metrics.json").read_text()) for folder in (tmp_path / first.name, first))
     assert kept["test"] == pytest.approx(own["test"], abs=1e-6)
     assert (tmp_path / first.name / "stats.jsonl").read_bytes() == (first / "stats.jsonl").read_bytes()
+
+
+# ---- mixed sets
+
+
+@pytest.fixture
+def store(tmp_path) -> MixSets:
+    """Seven sets of three classes in four shards."""
+    plan = MixPlan(num_classes=3, num_sets=7, pairs=all_pairs(3), sets_per_shard=2)
+    store = MixSets.create(tmp_path / "sets", plan, (3, 2, 2), {"digest": "g", "name": "g", "trained_on": None}, {})
+    for k in range(plan.num_shards):
+        store.write_shard(k, torch.full((len(plan.shard(k)), plan.set_size, 3, 2, 2), 40 * k, dtype=torch.uint8))
+    return store
+
+
+def test_sound_shards_are_counted_and_a_damaged_one_is_named(store, capsys):
+    assert main(["verify", str(store.folder)]) == 0
+    assert capsys.readouterr().out == "4 of 4 shards are sound\n"
+    shard = store.folder / "shard-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    assert main(["verify", str(store.folder)]) == 1
+    out = capsys.readouterr().out
+    assert "shard-00002.safetensors" in out
+    assert "shard-00001.safetensors" not in out
+    assert out.endswith("\n3 of 4 shards are sound\n")
+
+
+def test_mixed_sets_are_written_with_the_labels_that_were_requested(store, tmp_path, capsys):
+    out = tmp_path / "png"
+    assert main(["export", str(store.folder), "--out", str(out), "--labels", "requested"]) == 0
+    assert f"wrote{out}" in "".join(capsys.readouterr().out.split())
+    assert len(list((out / "images").iterdir())) == 7 * 8
+    first, *_ = map(json.loads, (out / "labels.jsonl").read_text().splitlines())
+    wanted = store.soft_labels(store.lam_requested())[0, 0].tolist()
+    assert wanted in [pytest.approx(value) for value in first.values() if isinstance(value, list) and len(value) == 3]
+    assert main(["export", str(store.folder), "--out", str(tmp_path / "other")]) == 1
+    assert "annotation" in capsys.readouterr().err  # the one read back is not there
 
 
 # ---- fit

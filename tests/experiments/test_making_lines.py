@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import torch
 
 from semmix.calibration import Interval
 from semmix.experiments.catalog import plan_table
@@ -23,7 +22,7 @@ from semmix.experiments.making import (
     ranks,
     render,
 )
-from semmix.experiments.results import RunFolder, small_logits
+from semmix.experiments.results import RunFolder
 from semmix.experiments.running import plain_cell
 from semmix.runs import Run
 
@@ -139,11 +138,3 @@ def test_footnotes_are_for_people_and_not_for_programs(tmp_path, capsys):
     for form in ("markdown", "latex", "csv"):
         make_table(replace(config, format=form))
         assert "to fill:" not in capsys.readouterr().out
-
-
-def test_small_logits_keep_the_softmax_and_begin_at_zero():
-    logits = torch.tensor([[300.0, 299.5, -7.0], [-40.0, -41.0, -40.25]])
-    small = small_logits(logits)
-    assert small.dtype == torch.float16
-    assert small.amax(1).tolist() == [0, 0]
-    torch.testing.assert_close(small.float().softmax(1), logits.softmax(1))
