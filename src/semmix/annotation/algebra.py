@@ -182,27 +182,22 @@ def scale_warning(scale: float, accuracy: float) -> str | None:
     """Return a warning about a chosen scale that is the first or the last of `SCALES`."""
     if scale not in (SCALES[0], SCALES[-1]):
         return None
-    why = (
-        f"at no scale are labels of pure ends as confident as the encoder is accurate on real images ({accuracy:.0%}): "
-        "the ends hardly show their classes, and a generator that is trained longer may do better"
-    )
+    seen = "at no scale are labels of pure ends as confident as the encoder is accurate on real images"
+    seen += f" ({accuracy:.0%})"
+    why = "the ends hardly show their classes, and a generator that is trained longer may do better"
     if accuracy < LEAST_CONFIDENT:
-        why = (
-            f"real images are recognised so rarely ({accuracy:.0%}) that no label between two classes has so little "
-            "confidence: a better encoder may do better"
-        )
-    return f"s = {scale:g} is the last of the scales tried: {why} (or give a scale)"
+        seen = f"real images are recognised so rarely ({accuracy:.0%}) that no label between two classes has so little"
+        seen, why = f"{seen} confidence", "a better encoder may do better"
+    return f"s = {scale:g} is the last of the scales tried: {seen}: {why} (or give a scale)"
 
 
 def ends_warning(recognised: float, accuracy: float) -> str | None:
     """Return a warning about pure ends that are recognised much less often than real images."""
     if recognised >= POOR * accuracy:
         return None
-    return (
-        f"pure ends of sets are recognised on {recognised:.0%}, real images on {accuracy:.0%}: ends hardly show "
-        "their classes, so a classifier may learn nothing good from these sets; a generator that is trained longer "
-        "may do better"
-    )
+    seen = f"pure ends of sets are recognised on {recognised:.0%}, real images on {accuracy:.0%}"
+    why = "ends hardly show their classes, so a classifier may learn nothing good from these sets"
+    return f"{seen}: {why}; a generator that is trained longer may do better"
 
 
 def softmax_curve(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:

@@ -29,7 +29,10 @@ class CorrectnessRanking(Method):
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)
         ce = F.cross_entropy(logits, batch.labels)
-        ranking = ranking_loss(confidence(logits), self._history(batch.index))
+        # Counts scaled to [0, 1] over the epochs so far; the clamp guards "always right" (0 / 0).
+        least = self.correct.min()
+        history = (self.correct[batch.index] - least) / (self.epochs.clamp(min=1) - least).clamp(min=1)
+        ranking = ranking_loss(confidence(logits), history)
         right = logits.argmax(-1) == batch.labels
         self.correct.index_add_(0, batch.index, right.to(self.correct.dtype))
         return {"loss": ce + self.weight * ranking, "ce": ce, "ranking": ranking}
@@ -39,11 +42,6 @@ class CorrectnessRanking(Method):
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"correct": self.correct, "epochs": self.epochs}
-
-    def _history(self, index: Tensor) -> Tensor:
-        # Counts scaled to [0, 1] over the epochs so far; the clamp guards "always right" (0 / 0).
-        least = self.correct.min()
-        return (self.correct[index] - least) / (self.epochs.clamp(min=1) - least).clamp(min=1)
 
 
 def ranking_loss(conf: Tensor, history: Tensor) -> Tensor:

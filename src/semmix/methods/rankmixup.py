@@ -36,8 +36,13 @@ class RankMixup(Method):
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
         logits = forward(batch.images)
-        mixed_images, labels = self._mix(batch, logits)  # [Q * B, ...], [Q, B, K]
-        mixed_logits = forward(mixed_images).view_as(labels)
+        images, targets = [], []
+        for lam in draw_beta(self.alpha, self.num_mixups, batch.images):
+            mixed, partners = mix_batch(batch, lam)
+            images.append(mixed)
+            targets.append(soft_labels(batch.labels, partners, lam, logits))
+        labels = torch.stack(targets)  # [Q, B, K]
+        mixed_logits = forward(torch.cat(images)).view_as(labels)
         ce = F.cross_entropy(logits, batch.labels)
         purity = labels.amax(-1)  # [Q, B]
         if self.ranking == "mndcg":
@@ -45,14 +50,6 @@ class RankMixup(Method):
         else:
             term = margin_ranking(logits, mixed_logits, purity, self.margin, self.protocol == "code")
         return {"loss": ce + self.weight * term, "ce": ce, "ranking": term}
-
-    def _mix(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
-        images, labels = [], []
-        for lam in draw_beta(self.alpha, self.num_mixups, batch.images):
-            mixed, partners = mix_batch(batch, lam)
-            images.append(mixed)
-            labels.append(soft_labels(batch.labels, partners, lam, logits))
-        return torch.cat(images), torch.stack(labels)
 
 
 def mndcg(conf: Tensor, mixed_conf: Tensor, purity: Tensor) -> Tensor:

@@ -58,12 +58,8 @@ def export_parquet(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path
     }
     features = json.dumps({"info": {"features": _HUGGING_FACE_FEATURES}})
     schema = pa.schema(list(columns.items()), metadata={"huggingface": features})
-    rows = iterate_rows(store, soft_labels)
-    with (
-        progress("export", store.num_sets * store.plan.set_size) as bar,
-        whole_file(Path(out)) as temporary,
-        pq.ParquetWriter(temporary, schema) as writer,
-    ):
+    rows, total = iterate_rows(store, soft_labels), store.num_sets * store.plan.set_size
+    with progress("export", total) as bar, whole_file(Path(out)) as file, pq.ParquetWriter(file, schema) as writer:
         while group := list(islice(rows, ROWS_PER_GROUP)):
             pictures = [{**row, "image": {"bytes": png_bytes(row["image"]), "path": None}} for row in group]
             writer.write_table(pa.Table.from_pylist(pictures, schema=schema))

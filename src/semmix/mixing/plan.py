@@ -183,10 +183,9 @@ def partner_pairs(logits: Tensor, labels: Tensor, partners: int) -> tuple[tuple[
     ((0, 1), (1, 2))
     """
     num_classes = logits.shape[1]
-    counts = torch.bincount(labels, minlength=num_classes).clamp(min=1)
     taken_for = torch.zeros(num_classes, num_classes, dtype=torch.float64)
     taken_for.index_add_(0, labels, logits.double().softmax(1))
-    taken_for /= counts[:, None]
+    taken_for /= torch.bincount(labels, minlength=num_classes).clamp(min=1)[:, None]
     confusion = (taken_for + taken_for.T).fill_diagonal_(-1)
     nearest = confusion.topk(min(partners, num_classes - 1), dim=1).indices
     pairs = {(min(i, j), max(i, j)) for i, row in enumerate(nearest.tolist()) for j in row}

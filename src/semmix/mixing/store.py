@@ -59,10 +59,7 @@ class MixSets:
 
     @classmethod
     def open(cls, folder: str | Path) -> MixSets:
-        """Open a finished store for reading.
-
-        Every shard must be there; its pixels are checked against its checksum when first read.
-        """
+        """Open a store whose shards are all there; pixels are checked against their checksum when first read."""
         artifact = open_artifact(Path(folder), MANIFEST, "mixsets")
         inputs = artifact.manifest["inputs"]
         store = cls(artifact, MixPlan.from_json(inputs["plan"]), tuple(inputs["image_shape"]))

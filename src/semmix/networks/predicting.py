@@ -24,14 +24,9 @@ def full_precision() -> Iterator[None]:
 def predict_logits(
     network: Classifier, images: Images, batch_size: int = 1000, fast: bool = False, bar: Progress | None = None
 ) -> Tensor:
-    """Return float32 logits [N, K] in evaluation mode, on the network's device.
+    """Return float32 logits [N, K] in evaluation mode, on the network's device; the network keeps its mode.
 
-    Args:
-        network: A classifier on its device; it keeps its mode.
-        images: uint8 [N, C, H, W], anywhere.
-        batch_size: Images that the network sees at once.
-        fast: Compute in bfloat16 on a GPU, as training does, instead of full float32.
-        bar: Is told how many images are done.
+    `fast` computes in bfloat16 on a GPU, as training does, instead of full float32; `bar` is told what is done.
     """
     device = network.mean.device
     with torch.autocast(device.type, torch.bfloat16, enabled=fast and device.type == "cuda"):

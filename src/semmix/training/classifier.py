@@ -276,11 +276,9 @@ def surplus_warning(num_images: int, batch_size: int, num_mixed: int) -> str | N
     seen = math.ceil(num_images / per_step) * per_step
     if seen <= 1.1 * num_images:
         return None
-    enough = max(2, num_images // (10 * (1 + num_mixed)))
-    return (
-        f"--eq-data: an epoch, in whole steps, will see {seen} images, {seen / num_images - 1:.0%} "
-        f"more than the {num_images} real ones; use a smaller --batch-size, such as {enough}"
-    )
+    fix = f"use a smaller --batch-size, such as {max(2, num_images // (10 * (1 + num_mixed)))}"
+    more = f"{seen / num_images - 1:.0%} more than the {num_images} real ones"
+    return f"--eq-data: an epoch, in whole steps, will see {seen} images, {more}; {fix}"
 
 
 def under_confidence_warning(probs: Tensor, labels: Tensor) -> str | None:
@@ -293,10 +291,8 @@ def under_confidence_warning(probs: Tensor, labels: Tensor) -> str | None:
     by_chance = float((confidence * (1 - confidence)).mean() / len(labels)) ** 0.5
     if missing < max(0.05, 3 * by_chance):
         return None
-    return (
-        f"under-confident: on validation images its mean confidence is {missing:.1%} below its accuracy; more epochs "
-        "or a larger --scale may help, or, where it set in late, --options batch_statistics=joint"
-    )
+    fix = "more epochs or a larger --scale may help, or, where it set in late, --options batch_statistics=joint"
+    return f"under-confident: on validation images its mean confidence is {missing:.1%} below its accuracy; {fix}"
 
 
 def first_network(config: TrainConfig, data: Dataset) -> tuple[Classifier, str]:

@@ -59,12 +59,9 @@ class Engine:
         self._world_size, self.is_first = world_size, rank == 0
 
     def resume(self, groups: Groups, optimizer: torch.optim.Optimizer, finite: Sequence[str] = ()) -> None:
-        """Take over what changes during the run, and put back what the last checkpoint holds of it, if there is one.
+        """Take over what changes during the run, in place, and put back what the last checkpoint holds, if any.
 
-        Args:
-            groups: Tensors that are changed in place, by group and name.
-            optimizer: The optimizer, whose memory belongs to the checkpoint too.
-            finite: Groups that are refused if they are not finite when a checkpoint is due.
+        Groups named `finite` are refused if they are not finite when a checkpoint is due.
         """
         self._groups, self._optimizer, self._finite, self.done = groups, optimizer, finite, 0
         if (self.folder / CHECKPOINT).exists():
@@ -218,13 +215,10 @@ def tensorboard(folder: Path, nimg: int) -> Iterator[Callable[[dict[str, Any]], 
 
 @contextmanager
 def ctrl_c_between_steps(world_size: int = 1) -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed.
+    """Yield a function that tells after each step whether Ctrl-C was pressed; after the last, raise KeyboardInterrupt.
 
-    The loop asks after every step, saves a checkpoint and raises KeyboardInterrupt; one pressed after the last
-    question is raised at the end. A second Ctrl-C stops at once.
-
-    Several processes are never told at the same step: one that finished its own would wait for others that are
-    gone. There Ctrl-C stops at once, as it does where somebody else handles it; only the main thread may change that.
+    A second Ctrl-C stops at once. So does the first where somebody else handles it, for only the main thread may change
+    that, and of several processes: one that finished its step would wait for others that are gone.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if world_size > 1 or not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -219,16 +219,9 @@ def train_generator(
             state = averaged[best].state_dict()
             for name in weights:  # buffers (noise frequencies) stay exact
                 state[name] = state[name].to(getattr(torch, config.weights_dtype))
-            save_generator(
-                engine.artifact,
-                network_config,
-                state,
-                data.train.digest,
-                num_images=num_steps * config.batch_size,
-                ema_length=config.ema_lengths[best],
-                held_out_losses=losses,
-                label_dropout=config.label_dropout,
-            )
+            facts = {"num_images": num_steps * config.batch_size, "ema_length": config.ema_lengths[best]}
+            facts |= {"held_out_losses": losses, "label_dropout": config.label_dropout}
+            save_generator(engine.artifact, network_config, state, data.train.digest, **facts)
     return load_stored(out, device)
 
 

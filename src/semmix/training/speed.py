@@ -39,8 +39,7 @@ def measure_speed(
     num = max(2, PIXELS_PER_STEP // size**2) if device.type == "cpu" else GPU_BATCH
     images = torch.rand(num, *image_shape, device=device)
     sigma, weights = torch.ones(num, device=device), torch.ones(num, num_classes, device=device)
-    denoiser = EDMDenoiser(network_preset(network, image_shape, num_classes))
-    denoiser = to_device(denoiser, device)
+    denoiser = to_device(EDMDenoiser(network_preset(network, image_shape, num_classes)), device)
 
     def learning(name: str) -> float:
         net = to_device(classifier(name, num_classes, channels, size), device)
@@ -49,11 +48,8 @@ def measure_speed(
     def denoising(learns: bool) -> float:
         return seconds_per_step(lambda: denoiser(images, sigma, weights), device, learns) / num
 
-    return Speed(
-        classifiers={name: learning(name) for name in classifiers},
-        generator=denoising(learns=True),
-        drawing=denoising(learns=False),
-    )
+    by_name = {name: learning(name) for name in classifiers}
+    return Speed(classifiers=by_name, generator=denoising(learns=True), drawing=denoising(learns=False))
 
 
 def seconds_per_step(
@@ -69,9 +65,9 @@ def seconds_per_step(
         """Return when the step was over."""
         with torch.set_grad_enabled(learns):
             with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                answer = forward()
+                output = forward()
             if learns:
-                answer.float().square().mean().backward()
+                output.float().square().mean().backward()
         if on_gpu:
             torch.cuda.synchronize(device)
         return time.perf_counter()

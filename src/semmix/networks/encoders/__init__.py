@@ -43,20 +43,10 @@ def list_encoders() -> list[str]:
 
 
 def load_encoder(name: str, device: torch.device | str = "cpu") -> Encoder:
-    """Return an encoder, ready to embed images.
-
-    Args:
-        name: `kind:what`, such as `classifier:runs/ce-0`, `classifier:zoo:cifar10` or
-            `clip:openai/clip-vit-base-patch32`; the kinds are those of `list_encoders()` (docs/encoders.md).
-        device: Where it computes, such as `cpu` or `cuda:0`.
-
-    Raises:
-        SemmixError: If the kind is unknown, a package or file is missing, or the network gives no features.
+    """Return an encoder, ready to embed images, by its name `kind:what`, of the kinds of `list_encoders()`.
 
     Example:
         >>> encoder = load_encoder("classifier:zoo:cifar10")
-        >>> encoder
-        Encoder(classifier:zoo:cifar10: 512 features)
         >>> encoder.embed(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
         torch.Size([2, 512])
     """

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from semmix.core.errors import SemmixError, explaining, require
+from semmix.core.errors import explaining, require
 from semmix.core.files import digest_file, read_json
 from semmix.networks.encoders.pretrained import Preprocess, PretrainedEncoder, wrap_network
 
@@ -286,11 +286,10 @@ def find_lite(tensors: Mapping[str, Tensor]) -> Lite:
     num_blocks = sum(name.endswith("_project_conv.weight") for name in tensors)
     head = tensors.get("_conv_head.weight")
     width = head.shape[1] if head is not None and head.ndim == 4 else 0
-    for lite in LITES:
-        if (sum(lite.num_blocks), lite.channels[-1]) == (num_blocks, width):
-            return lite
+    found = [lite for lite in LITES if (sum(lite.num_blocks), lite.channels[-1]) == (num_blocks, width)]
     seen = f"{num_blocks} blocks, {width} channels at the end"
-    raise SemmixError("neither EfficientNet-Lite0, nor 1, nor 2", seen, LITE_FILES)
+    require(found, "neither EfficientNet-Lite0, nor 1, nor 2", seen, LITE_FILES)
+    return found[0]
 
 
 def lite_weights(tensors: Mapping[str, Tensor], network: InvertedResiduals) -> dict[str, Tensor]:

@@ -69,14 +69,11 @@ def read_settings(settings: dict[str, Any]) -> Preprocess:
     require(done and settings.get("resample") in RESAMPLE, "this preprocessing is not understood", settings, fix)
     fix = "its preprocessor_config.json must name size, image_mean and image_std"
     with explaining("this preprocessing is not understood", fix, KeyError, TypeError, seen=settings):
+        size, resample = _read_size(settings["size"], keep_aspect=crop is not None), RESAMPLE[settings["resample"]]
         edges = None if crop is None else _read_size(crop, keep_aspect=True)
-        return Preprocess(
-            size=_read_size(settings["size"], keep_aspect=crop is not None),
-            crop=(edges, edges) if isinstance(edges, int) else edges,
-            mean=tuple(settings["image_mean"]),
-            std=tuple(settings["image_std"]),
-            resample=RESAMPLE[settings["resample"]],
-        )
+        crop = (edges, edges) if isinstance(edges, int) else edges
+        mean, std = tuple(settings["image_mean"]), tuple(settings["image_std"])
+        return Preprocess(size=size, crop=crop, mean=mean, std=std, resample=resample)
 
 
 def _read_size(size: Any, keep_aspect: bool) -> int | tuple[int, int]:
@@ -93,14 +90,9 @@ def load_timm(what: str, device: torch.device) -> PretrainedEncoder:
     with explaining("timm cannot load this network", fix, OSError, RuntimeError, ValueError, seen=what):
         network = timm.create_model(what, pretrained=True, num_classes=0)
     options = timm.data.resolve_model_data_config(network)
-    height, width = options["input_size"][1:]
-    preprocess = Preprocess(
-        size=int(min(height, width) / options["crop_pct"]),
-        crop=(height, width),
-        mean=tuple(options["mean"]),
-        std=tuple(options["std"]),
-        resample=options["interpolation"],
-    )
+    (height, width), mean, std = options["input_size"][1:], tuple(options["mean"]), tuple(options["std"])
+    size, resample = int(min(height, width) / options["crop_pct"]), options["interpolation"]
+    preprocess = Preprocess(size=size, crop=(height, width), mean=mean, std=std, resample=resample)
     return wrap_network(f"timm:{what}", network, preprocess, device)
 
 
