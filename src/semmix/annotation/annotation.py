@@ -274,9 +274,8 @@ def _annotate(
     with progress("annotate", plan.set_size * sum(len(plan.shard(k)) for k in missing)) as bar:
         for k in missing:
             images = store.read_shard(k)
-            features = embed_with(bar, encoder, images.flatten(0, 1)).unflatten(
-                0, images.shape[:2]
-            )  # [sets, members, D]
+            rows = embed_with(bar, encoder, images.flatten(0, 1))
+            features = rows.unflatten(0, images.shape[:2])  # [sets, members, D]
             pairs = torch.tensor([store.pair(n) for n in plan.shard(k)])
             proto_i, proto_j = prototypes[pairs].unsqueeze(2).unbind(1)  # [sets, 1, D]
             positions = algebra.lambda_e(features, proto_i, proto_j)  # [sets, members]
