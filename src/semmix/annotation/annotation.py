@@ -165,15 +165,13 @@ class Annotation:
         if labels == "third_class":
             scale = self._scale(labels, scale)
             of_pair = self.store.soft_labels(self.lam("reannotated", scale))
-            pairs = self.store.pairs()
-            return algebra.add_third_class(of_pair, self.similarity, self.prototypes, pairs, scale)
+            return algebra.add_third_class(of_pair, self.similarity, self.prototypes, self.store.pairs(), scale)
         return self.store.soft_labels(self.lam(labels, scale))
 
 
 def annotation_digest(inputs: dict[str, Any], chosen: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """Return what names an annotation: what it was made from, what was chosen and what was read."""
-    values = {name: chosen[name] for name in CHOSEN}
-    return digest({"inputs": inputs, **values, "tensors": digest_tensors(tensors)})
+    return digest({"inputs": inputs, **{name: chosen[name] for name in CHOSEN}, "tensors": digest_tensors(tensors)})
 
 
 def annotate(
@@ -223,8 +221,7 @@ def annotate(
     train, val = (data.train, data.val) if isinstance(data, Dataset) else data
     _check(store, train, val, scale)
     by = {"kind": encoder.name.partition(":")[0], "digest": encoder.digest}
-    splits = {"train": train.digest, "val": val.digest}
-    inputs = {"mixsets": store.digest, "encoder": by, **splits, "scale": scale}
+    inputs = {"mixsets": store.digest, "encoder": by, "train": train.digest, "val": val.digest, "scale": scale}
     artifact = begin_artifact(Path(out), MANIFEST, "annotation", inputs)
     if not artifact.finished:
         _annotate(artifact, store, encoder, train, val, scale)

@@ -96,8 +96,7 @@ def warp(images: Tensor, theta: Tensor) -> Tensor:
     # Written out, since a matrix product may run at low precision and shift every pixel.
     grid = torch.stack([row[:, 0] * x + row[:, 1] * y[:, None] + row[:, 2] for row in rows], -1)
     inside = (grid.abs() <= 1).all(-1)[:, None]  # [N, 1, H, W]
-    sampled = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-    return (sampled * inside).round()
+    return (F.grid_sample(images, grid, padding_mode="border", align_corners=False) * inside).round()
 
 
 def _centres(size: int, like: Tensor) -> Tensor:

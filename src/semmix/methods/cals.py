@@ -54,8 +54,7 @@ class ClassAdaptive(Method):
         if val_logits is None:
             raise SemmixError("cals learns from validation", None, "keep a validation split")
         h = margin_excess(val_logits, self.margin) / self.margin
-        slope = phr_slope(h, self.multiplier, self.strength).clamp(*MULTIPLIERS)
-        self.multiplier.copy_(slope.mean(0))
+        self.multiplier.copy_(phr_slope(h, self.multiplier, self.strength).clamp(*MULTIPLIERS).mean(0))
         self.epochs += 1
         violation = h.mean(0)
         worse = violation > self.improvement * self.violation.relu()

@@ -23,5 +23,4 @@ class LabelSmoothing(Method):
         require(0 <= self.alpha < 1, "alpha must be a share of the label", self.alpha, "use 0 <= alpha < 1")
 
     def step(self, forward: Forward, batch: Batch) -> dict[str, Tensor]:
-        logits = forward(batch.images)
-        return {"loss": F.cross_entropy(logits, batch.labels, label_smoothing=self.alpha)}
+        return {"loss": F.cross_entropy(forward(batch.images), batch.labels, label_smoothing=self.alpha)}

@@ -31,7 +31,6 @@ class RegMixup(Method):
         mixed_images, partners = mix_batch(batch, lam)
         logits, mixed_logits = forward(torch.cat([batch.images, mixed_images])).chunk(2)
         real = F.cross_entropy(logits, batch.labels)
-        targets = soft_labels(batch.labels, partners, lam, logits)
-        mixed = F.cross_entropy(mixed_logits, targets)
+        mixed = F.cross_entropy(mixed_logits, soft_labels(batch.labels, partners, lam, logits))
         scale = 0.5 if self.protocol == "code" else 1.0
         return {"loss": scale * (real + mixed), "real": real, "mixed": mixed}

@@ -37,8 +37,7 @@ class UniMix(Method):
         lam = (draw_beta(self.alpha, len(own), batch.images) + other / (own + other)) % 1
         logits = forward(blend(batch.images, batch.images[partner], lam))
         targets = soft_labels(batch.labels, batch.labels[partner], lam, logits)
-        bias = (counts / counts.sum()).log()
-        return {"loss": F.cross_entropy(logits + bias, targets)}
+        return {"loss": F.cross_entropy(logits + (counts / counts.sum()).log(), targets)}
 
 
 def draw_partners(weights: Tensor) -> Tensor:

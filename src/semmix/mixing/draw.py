@@ -116,7 +116,5 @@ def _draw_sets(generator: Generator, plan: MixPlan, sample: Sampler, sets: range
     noise = torch.stack([set_noise(plan, n, shape) for n in sets])
     noise = noise.repeat_interleave(plan.set_size, dim=0)  # [sets * members, C, H, W]
     i, j = torch.tensor([plan.pair(n) for n in sets]).unsqueeze(-1).unbind(1)
-    lams = torch.tensor([plan.set_lams(n) for n in sets])
-    class_weights = mix_labels(i, j, lams, plan.num_classes).flatten(0, 1)
-    images = sample_padded(sample, noise, class_weights, batch_size)
-    return images.unflatten(0, (len(sets), plan.set_size))
+    class_weights = mix_labels(i, j, torch.tensor([plan.set_lams(n) for n in sets]), plan.num_classes).flatten(0, 1)
+    return sample_padded(sample, noise, class_weights, batch_size).unflatten(0, (len(sets), plan.set_size))

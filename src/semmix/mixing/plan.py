@@ -116,8 +116,7 @@ class MixPlan:
     @classmethod
     def from_json(cls, value: dict) -> MixPlan:
         """Return the plan that a store's manifest records."""
-        pairs = tuple((i, j) for i, j in value["pairs"])
-        return cls(**{**value, "pairs": pairs, "lams": tuple(value["lams"])})
+        return cls(**{**value, "pairs": tuple((i, j) for i, j in value["pairs"]), "lams": tuple(value["lams"])})
 
 
 def all_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:

@@ -110,8 +110,7 @@ class MixSets:
 
     def missing(self, rank: int = 0, world_size: int = 1) -> list[int]:
         """Shards that process `rank` of `world_size` still has to make."""
-        shards = self.plan.shards_of(rank, world_size)
-        return [k for k in shards if not self.shard_path(k).exists()]
+        return [k for k in self.plan.shards_of(rank, world_size) if not self.shard_path(k).exists()]
 
     def write_shard(self, k: int, images: Tensor) -> None:
         """Write shard `k`, uint8 [sets, members, C, H, W]; the last one finishes the store."""

@@ -102,8 +102,7 @@ def classifier(
         return BodyClassifier(TimmBody(name.removeprefix("timm:"), in_channels, image_size), num_classes, mean, std)
     if name not in BODIES:
         raise unknown_name("classifier", name, [*BODIES, "timm:NAME"])
-    fits = image_size >= MIN_IMAGE_SIZE
-    require(fits, "images are too small", image_size, f"use at least {MIN_IMAGE_SIZE}")
+    require(image_size >= MIN_IMAGE_SIZE, "images are too small", image_size, f"use at least {MIN_IMAGE_SIZE}")
     return BodyClassifier(BODIES[name](in_channels, image_size), num_classes, mean, std)
 
 

@@ -196,8 +196,7 @@ class TimmBody(Body):
     def __init__(self, name: str, in_channels: int, image_size: int):
         super().__init__()
         timm = import_extra("timm", "timm", "timm:NAME")
-        fix = "see timm.list_models(), and timm:NAME"
-        require(timm.is_model(name), "timm does not know this network", name, fix)
+        require(timm.is_model(name), "timm does not know this network", name, "see timm.list_models(), and timm:NAME")
         fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
         size = {"img_size": image_size} if fixed else {}
         self.net = timm.create_model(name, num_classes=0, in_chans=in_channels, **size)

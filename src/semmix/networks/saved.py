@@ -83,8 +83,7 @@ def initial_classifier(
         network, name = user_classifier(init, num_classes, image_shape, named, default), init
         if isinstance(network, UserClassifier):
             return network, name
-    fix = "leave out --init-mean and --init-std"
-    require(not any(named), f"{init} normalises its images by itself", named, fix)
+    require(not any(named), f"{init} normalises its images by itself", named, "leave out --init-mean and --init-std")
     return network, name
 
 

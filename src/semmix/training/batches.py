@@ -70,8 +70,7 @@ def crop_and_flip(images: Tensor, pad: int, flip: bool) -> Tensor:
         cols = cols + torch.randint(0, 2 * pad + 1, (batch, 1), device=device)
     which = torch.arange(batch, device=device)[:, None, None]
     # One gather does both. Advanced indices around the channel axis put it last: [B, H, W, C].
-    gathered = images[which, :, rows[:, :, None], cols[:, None, :]]
-    return gathered.permute(0, 3, 1, 2).float().div(255)
+    return images[which, :, rows[:, :, None], cols[:, None, :]].permute(0, 3, 1, 2).float().div(255)
 
 
 @dataclass(frozen=True)

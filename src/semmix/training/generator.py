@@ -241,8 +241,7 @@ def gradient_step(
     capture no graph: its draws could not be seeded apart for that.
     """
     device, on_gpu = images.device, images.device.type == "cuda"
-    quick = torch.compile(network, dynamic=False) if on_gpu else network
-    denoise = own_draws(quick, rank, world_size)
+    denoise = own_draws(torch.compile(network, dynamic=False) if on_gpu else network, rank, world_size)
     own = slice(*(config.batch_size * r // world_size for r in (rank, rank + 1)))
 
     def body() -> Tensor:
@@ -357,8 +356,7 @@ def with_average(network: EDMDenoiser, ema: PowerEMA) -> EDMDenoiser:
 def _write_samples(path: Path, network: EDMDenoiser, data: Dataset) -> None:
     generator = NetworkGenerator("in training", network, data.image_shape, data.num_classes, None, "")
     columns = max(1, min(GRID_COLUMNS, GRID_IMAGES // data.num_classes))
-    settings = MixConfig(compile="off", batch_size=GRID_IMAGES)
-    write_grid(path, sample_classes(generator, columns, settings))
+    write_grid(path, sample_classes(generator, columns, MixConfig(compile="off", batch_size=GRID_IMAGES)))
 
 
 def _network_config(config: GeneratorConfig, data: Dataset) -> EDMConfig:
