@@ -27,8 +27,7 @@ def diagnose(annotation: Annotation) -> dict[str, Any]:
         "num_sets": annotation.store.num_sets,
         "encoder": annotation.artifact.manifest["inputs"]["encoder"],
         "prototype_accuracy": annotation.artifact.manifest["prototype_accuracy"],
-        **{f"{name}_share": _share(flags[name]) for name in ("monotone", "abrupt", "odd")},
-        "swapped_share": _share(flags["swapped"]),
+        **{f"{name}_share": _share(flags[name]) for name in ("monotone", "abrupt", "odd", "swapped")},
         "third_class_share": _share(flags["third_class"][:, 1:-1]),
         "rank_correlation": _rank_correlation(annotation.lambda_e),
         # How much of the variance around each place's mean is shared by a whole set.

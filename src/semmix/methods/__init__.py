@@ -1,7 +1,6 @@
 """Training-time calibration methods, one file each: the file's name is the method's name.
 
-A new method is a new file here with one `Method` subclass, or any class of your own named by
-`package.module:ClassName`. Nothing else needs to know of it.
+A new method is a new file here with one `Method` subclass, or a class of your own named by `package.module:ClassName`.
 """
 
 import math

@@ -29,13 +29,10 @@ _HUGGING_FACE_FEATURES = {
 
 
 def export_folder(store: MixSets, soft_labels: Tensor, out: str | Path) -> Path:
-    """Write every image as PNG and `labels.jsonl` with one line per image; return the folder.
-
-    The labels come last, and those of an earlier export go first: they are never beside images of another export.
-    """
+    """Write every image as PNG and `labels.jsonl` with one line per image; return the folder."""
     out, lines = Path(out), []
     labels = out / "labels.jsonl"
-    remove_file(labels)
+    remove_file(labels)  # written last: labels are never beside images of another export
     with progress("export", store.num_sets * store.plan.set_size) as bar:
         for row in iterate_rows(store, soft_labels):
             name = f"images/{row['set']:06d}-{row['member']}.png"

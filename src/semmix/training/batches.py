@@ -43,10 +43,7 @@ def shuffled_batches(
 def read_batches(
     images: Images, order: Tensor, batch_size: int, rank: int = 0, world_size: int = 1
 ) -> Iterator[Tensor]:
-    """Yield the images of each batch of `order`, on its device.
-
-    Of streamed images each process decodes its share and gets the rest from the others.
-    """
+    """Yield the images of each batch of `order`, on its device; of streamed ones each process decodes its share."""
     if isinstance(images, Tensor):
         for index in order.split(batch_size):
             yield images[index]

@@ -71,10 +71,7 @@ class Engine:
             self.done = header["step"]
 
     def steps(self, title: str, num_steps: int, images_per_step: int, curves: bool = False) -> Iterator[int]:
-        """Yield the number of each step that is to be done, from 0; after each, save a checkpoint if one is due.
-
-        After Ctrl-C the step is finished and saved, and KeyboardInterrupt raised.
-        """
+        """Yield the number of each step to do, from 0; after it, save a checkpoint if one is due or Ctrl-C stops."""
         seen = self.done * images_per_step
         if self.is_first:
             rewind_stats(self.folder / STATS, seen)
@@ -124,10 +121,8 @@ def save_checkpoint(path: Path, groups: Groups, header: Any) -> None:
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], Any]:
-    """Return the groups of tensors and the header that `save_checkpoint` wrote.
-
-    Any group that is not there is empty: an empty one (SGD without momentum) leaves no trace in the file.
-    """
+    """Return the groups of tensors and the header that `save_checkpoint` wrote."""
+    # An empty group (SGD without momentum) leaves no trace in the file.
     groups: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
     fix = "delete it and run the same command again; training starts over"
     damaged = (OSError, SafetensorError, ValueError, KeyError, TypeError)

@@ -61,10 +61,7 @@ def load_mixed(
     scale: float | None = None,
     exclude: str | Path | None = None,
 ) -> MixedSource:
-    """Return the sets with soft labels by scheme `labels`; `scale` overrides the annotation's s.
-
-    `exclude` names a diagnosis.json whose odd sets are left out.
-    """
+    """Return the sets, but for odd ones of the diagnosis.json `exclude`, with labels by scheme; `scale` overrides s."""
     store = mixsets if isinstance(mixsets, MixSets) else MixSets.open(mixsets)
     annotation = Annotation.open(annotation, store) if isinstance(annotation, (str, Path)) else annotation
     fix = "run semmix annotate and pass its folder, or train with --labels requested"

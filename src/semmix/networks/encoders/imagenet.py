@@ -38,10 +38,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 
 def read_tfjs(path: str | Path) -> dict[str, Tensor]:
-    """Return the tensors of a TensorFlow.js layers model, named by its `model.json`.
-
-    The weights are raw float32 numbers in files beside it, which its manifest lists in order.
-    """
+    """Return the tensors of a TensorFlow.js layers model: raw float32 in the files its `model.json` lists in order."""
     path = Path(path)
     fix = "name the model.json of a TensorFlow.js layers model"
     require(path.is_file(), "no file here", path, fix)
