@@ -1,12 +1,15 @@
 """Crops, flips and the drawing of mixed images, against slow twins."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from semmix import SemmixError
+from semmix.core.seeds import fold_seed
 from semmix.mixing.plan import all_pairs
-from semmix.training.batches import MixedImages, crop_and_flip
+from semmix.training.batches import MixedImages, crop_and_flip, place_images, shuffled_batches
 
 
 def random_images(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -54,6 +57,27 @@ def test_each_image_keeps_its_place():
     images, before = random_images(10, 1, 5, 5), torch.get_rng_state()
     assert torch.equal(crop_and_flip(images, 0, False), images.float() / 255)
     assert torch.equal(torch.get_rng_state(), before)  # nothing to draw
+
+
+def test_batches_go_on_at_any_step():
+    """Of 50 images, batches of 16 leave two out of every pass."""
+    images = random_images(50, 1, 2, 2)
+    batches = shuffled_batches(images, 3, 0, 16, torch.device("cpu"))
+    places, pixels = zip(*itertools.islice(batches, 8), strict=True)
+    for place, batch in zip(places, pixels, strict=True):
+        assert torch.equal(batch, images[place])
+    for number in range(2):
+        torch.manual_seed(fold_seed("order", 3, number))
+        assert torch.equal(torch.cat(places[3 * number : 3 * number + 3]), torch.rand(50).argsort()[:48])
+    for step in (1, 3, 5):
+        place, _ = next(shuffled_batches(images, 3, step, 16, torch.device("cpu")))
+        assert torch.equal(place, places[step])
+
+
+def test_images_in_memory_are_put_on_the_device():
+    images = random_images(2, 1, 2, 2)
+    assert place_images(images, torch.device("meta")).device.type == "meta"
+    assert place_images("in files", torch.device("meta")) == "in files"
 
 
 def mixed_images(num_classes: int = 4, copies: int = 3, size: int = 5) -> MixedImages:
@@ -104,7 +128,7 @@ def test_classes_without_sets_are_named():
     mixed = MixedImages.build(random_images(1, 5, 1, 2, 2), soft_labels, torch.tensor([[0, 1]]))
     names = ("plane", "car", "bird", "cat")
     mixed.check_classes(torch.tensor([0, 1, 1]), names)
-    with pytest.raises(SemmixError, match="bird, cat"):
+    with pytest.raises(SemmixError, match=r"^no mixed set contains these classes: bird, cat\n.*semmix mix"):
         mixed.check_classes(torch.tensor([0, 1, 2, 3]), names)
     with pytest.raises(SemmixError, match="--exclude left out 5 sets"):
         mixed.check_classes(torch.tensor([0, 1, 2, 3]), names, num_excluded=5)

@@ -21,7 +21,7 @@ from semmix.core.runtime import Runtime
 from semmix.core.seeds import fold_seed
 from semmix.core.settings import plain
 from semmix.data import Split
-from semmix.methods import list_methods
+from semmix.methods import Batch, list_methods, method
 from semmix.networks.predicting import predict_logits
 from semmix.networks.saved import load_classifier
 from semmix.training import classifier as loop
@@ -124,9 +124,10 @@ def test_metrics_are_those_of_the_logits(tmp_path, toy_data):
     }
 
 
-def test_the_first_of_the_best_epochs_is_kept(tmp_path, toy_data, monkeypatch):
+@pytest.mark.parametrize(("measured", "kept"), [([0.2, 0.6, 0.6, 0.4], 1), ([0.0, 0.0], 0)])
+def test_the_first_of_the_best_epochs_is_kept(tmp_path, toy_data, monkeypatch, measured, kept):
     """Accuracies are given; which weights each epoch ended with is watched."""
-    accuracies, weights = iter([0.2, 0.6, 0.6, 0.4]), []
+    accuracies, weights = iter(measured), []
 
     def watched(network, images, *args, predict=loop.predict_logits, **settings):
         weights.append({name: t.clone() for name, t in network.state_dict().items()})
@@ -137,11 +138,11 @@ def test_the_first_of_the_best_epochs_is_kept(tmp_path, toy_data, monkeypatch):
 
     monkeypatch.setattr(loop, "predict_logits", watched)
     monkeypatch.setattr(loop, "summary", rated)
-    config = replace(SMALL, epochs=4, select="best")
+    config = replace(SMALL, epochs=len(measured), select="best")
     network, _ = load_classifier(train_classifier(toy_data, config, tmp_path / "run"))
     for name, tensor in network.state_dict().items():
-        assert torch.equal(tensor, weights[1][name])
-    assert not all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
+        assert torch.equal(tensor, weights[kept][name])
+    assert not all(torch.equal(weights[kept][name], weights[kept + 1][name]) for name in weights[kept])
 
 
 OWN_METHOD = """
@@ -183,6 +184,66 @@ def test_mixed_images_are_drawn_and_augmented_after_the_real_ones(toy_data, toy_
     assert torch.equal(batch.mixed_labels, soft_labels)
     assert torch.equal(batch.labels, labels)
     assert torch.equal(batch.index, torch.arange(7))
+
+
+def test_real_images_alone_are_a_batch_without_mixed_ones(toy_data, toy_source):
+    pixels, labels = toy_data.train.images[:7], toy_data.train.labels[:7]
+    for source, num_mixed in ((None, 2), (toy_source.images, 0)):
+        batch = make_batch(pixels, labels, torch.arange(7), source, num_mixed, SMALL)
+        assert batch.mixed_images is None
+        assert batch.mixed_labels is None
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1e-3])
+def test_a_step_leaves_gradients_of_its_batch(toy_data, clip_norm):
+    network = build_network("small", toy_data).train()
+    batch = Batch(images=toy_data.train.images[:9] / 255, labels=toy_data.train.labels[:9], index=torch.arange(9))
+    loss = loop.make_step(network, method("ce", 3), lambda: batch, clip_norm, 0, 1)()
+    found = [p.grad.clone() for p in network.parameters()]
+    network.zero_grad()
+    expected = torch.nn.functional.cross_entropy(network(batch.images), batch.labels)
+    expected.backward()
+    if clip_norm:
+        torch.nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
+    assert loss.item() == pytest.approx(expected.item())
+    assert not loss.requires_grad
+    torch.testing.assert_close(found, [p.grad for p in network.parameters()])
+
+
+def test_a_run_that_goes_on_keeps_the_record_of_where_it_began(tmp_path, toy_data, monkeypatch):
+    config = replace(SMALL, epochs=1)
+    _stop_after(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(toy_data, config, tmp_path / "run")
+    monkeypatch.undo()
+    record = tmp_path / "run" / "env.json"
+    assert json.loads(record.read_text())
+    record.write_text('{"machine": "the first"}')
+    train_and_save(toy_data, config, tmp_path / "run")
+    assert record.read_text() == '{"machine": "the first"}'
+
+
+@pytest.mark.parametrize(
+    ("num_images", "batch_size", "num_mixed", "words"),
+    [
+        (1000, 100, 2, "see 1200 images, 20% more than the 1000 real ones; use a smaller --batch-size, such as 33"),
+        (20, 10, 2, "see 30 images, 50% more than the 20 real ones; use a smaller --batch-size, such as 2"),
+        (1000, 50, 1, None),
+        (60, 22, 2, None),
+    ],
+)
+def test_smaller_batches_are_advised_where_epochs_overshoot(num_images, batch_size, num_mixed, words):
+    told = loop.surplus_warning(num_images, batch_size, num_mixed)
+    assert told == (words and f"--eq-data: an epoch, in whole steps, will {words}")
+
+
+def test_settings_can_be_told_apart_in_a_set():
+    assert len({TrainConfig(), TrainConfig(options={}), TrainConfig(seed=1)}) == 2
+
+
+def test_settings_at_their_ends_are_allowed():
+    TrainConfig(epochs=1, batch_size=2, momentum=0.0, weight_decay=0.0, pad=0, clip_norm=None, lr=1e-9)
+    TrainConfig(init="mine", init_mean=(0.0,), init_std=(0.1,))
 
 
 def test_the_defaults_are_the_published_recipe():
@@ -606,9 +667,13 @@ def test_options_reach_the_method(tmp_path, toy_data):
     ("changes", "words"),
     [
         ({"method": "csn"}, "did you mean 'csm'"),
-        ({"schedule": "cos"}, "cosine"),
-        ({"select": "lest"}, "best"),
-        ({"epochs": 0}, "nothing to train"),
+        ({"schedule": "cos"}, r"^unknown schedule: 'cos'\n.*cosine"),
+        ({"select": "lest"}, r"^unknown choice of weights: 'lest'\n.*best"),
+        ({"epochs": 0}, "^nothing to train: epochs=0, batch_size=20\n.*at least 1 epoch and batches of 2"),
+        ({"batch_size": 1}, "^nothing to train: epochs=3, batch_size=1\n"),
+        ({"init_mean": (0.5,)}, r"^these belong to a network of yours: .*\n.*name it with --init"),
+        ({"init_std": (0.5,)}, "^these belong to a network of yours: "),
+        ({"init": "x", "init_std": (0.5, -1.0)}, "^a standard deviation is positive: "),
         ({"method": "ls", "options": {"alfa": 1}}, "did you mean 'alpha'"),
         ({"method": "ls", "options": {"alpha": "foo"}}, "alpha must be a number"),
         ({"method": "fl", "options": {"gamma": math.nan}}, "gamma must be a number: nan"),

@@ -71,10 +71,12 @@ def test_an_optimizers_memory_comes_back(tmp_path):
     adam = torch.optim.Adam([weight], 0.1)
     weight.grad = torch.tensor([1.0, 2.0, 3.0])
     adam.step()
-    save_checkpoint(tmp_path / "c", {"optimizer": optimizer_tensors(adam), "method": {}}, {"step": 7})
+    groups = {"optimizer": optimizer_tensors(adam), "method": {}, "network": {"a/b/c": torch.ones(1)}}
+    save_checkpoint(tmp_path / "c", groups, {"step": 7})
     groups, header = load_checkpoint(tmp_path / "c")
     assert header == {"step": 7}
     assert groups["method"] == {}
+    assert list(groups["network"]) == ["a/b/c"]
     again = torch.optim.Adam([weight], 0.1)
     load_optimizer(again, groups["optimizer"])
     for name, value in adam.state[weight].items():
@@ -132,6 +134,27 @@ def test_checkpoints_are_saved_when_they_are_due(tmp_path, monkeypatch, seconds,
     monkeypatch.setattr(engine, "save_checkpoint", watched)
     count_to(tmp_path, 3, seconds)
     assert steps == saved
+
+
+def test_checkpoints_are_as_far_apart_as_asked_for(tmp_path, monkeypatch):
+    """Steps of one second, by a clock that only they move."""
+    clock, steps = [100.0], []
+    monkeypatch.setattr(engine.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(engine, "save_checkpoint", lambda path, groups, header: steps.append(header["step"]))
+    with engine_in(tmp_path, seconds=3) as run:
+        run.resume({"count": {}}, torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))]))
+        for _ in run.steps("count", 8, 1):
+            clock[0] += 1
+    assert steps == [3, 6]
+
+
+def test_the_first_value_that_is_not_finite_is_named(tmp_path):
+    with engine_in(tmp_path) as run:
+        values = torch.tensor([[1.0, 2.0], [math.inf, math.nan]])
+        with pytest.raises(SemmixError, match=r"^training diverged: .* not finite: inf\n.*lower --lr"):
+            run.finite(values)
+        assert run.finite(values[:1]) is not None
+        assert run.finite(values[:1]).tolist() == [[1, 2]]
 
 
 def test_what_is_not_finite_is_not_saved(tmp_path):

@@ -15,6 +15,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from semmix.cli.main import main
@@ -340,6 +341,62 @@ def test_the_speed_test_is_short_where_steps_are_slow(monkeypatch, seconds, num_
     assert len(calls) == num_steps
 
 
+def test_a_budget_buys_as_many_images_as_it_has_time_for(tmp_path, monkeypatch):
+    """Five minutes in batches of 8, two seconds each; 2 % of them are for the test itself."""
+    clock, rates = [0.0], []
+
+    def train_step(step, lr):
+        rates.append(lr)
+        clock[0] += 2
+
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    config = replace(CONFIG, minutes=5.0, lr=0.25)
+    for _ in range(2):  # measured once, then read
+        assert loop._run_length(config, tmp_path, train_step, torch.device("cpu"), 0, 1) == 8 * 150
+    assert rates == [0.25] * 8  # one to set up, one to guess by, three twice
+    assert json.loads((tmp_path / "budget.json").read_text()) == {"minutes": 5.0, "num_images": 1200}
+    assert loop._run_length(CONFIG, tmp_path, train_step, torch.device("cpu"), 0, 1) == 160
+
+
+def test_only_the_first_process_writes_the_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "speed_test", lambda *_: 0.5)
+    loop._run_length(replace(CONFIG, minutes=1.0), tmp_path, None, torch.device("cpu"), 1, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_grids_are_written_at_even_parts_of_the_run(tmp_path):
+    out = train(tmp_path, replace(CONFIG, num_images=64, num_grids=4))
+    assert {path.name for path in out.glob("*.png")} == {f"samples-{part}.png" for part in ("025", "050", "075", "100")}
+
+
+@pytest.mark.parametrize(("at_once", "columns"), [(512, 8), (17, 8), (15, 7), (6, 3), (1, 1)])
+def test_a_grid_of_many_classes_has_fewer_columns(tmp_path, monkeypatch, at_once, columns):
+    """Images of 4 x 4, with a grey line beside each, thirteen times as large."""
+    monkeypatch.setattr(loop, "GRID_IMAGES", at_once)
+    monkeypatch.setattr(loop, "sample_classes", lambda g, num, _: torch.zeros(2, num, 1, 4, 4, dtype=torch.uint8))
+    loop._write_samples(tmp_path / "grid.png", EDMDenoiser(NETWORK).eval(), DATA)
+    with Image.open(tmp_path / "grid.png") as grid:
+        assert grid.size == (columns * 65, 2 * 65)
+
+
+def test_batches_are_drawn_as_ever():
+    """Other draws of the same kind would make other generators."""
+    images = torch.randint(0, 256, (30, 1, 4, 4), dtype=torch.uint8)
+    classes = torch.eye(30)
+    config = replace(CONFIG, batch_size=500, label_dropout=0.3, noise_mean=0.5, noise_std=0.25)
+    torch.manual_seed(9)
+    index, mirrored = torch.randint(30, (500,)), torch.rand(500, 1, 1, 1) < 0.5
+    kept, level = torch.rand(500, 1) >= 0.3, torch.randn(500)
+    noise = torch.randn(500, 1, 4, 4)
+    torch.manual_seed(9)
+    clean, weights, sigma, drawn = loop.draw_batch(images, classes, config)
+    chosen = images[index] / 127.5 - 1
+    torch.testing.assert_close(clean, torch.where(mirrored, chosen.flip(3), chosen))
+    assert torch.equal(weights, classes[index] * kept)
+    torch.testing.assert_close(sigma, (0.5 + 0.25 * level).exp())
+    assert torch.equal(drawn, noise)
+
+
 def test_weights_can_be_stored_in_half_the_space(trained, tmp_path):
     folder = train(tmp_path, replace(CONFIG, weights_dtype="bfloat16"))
     whole, half = (load_generator(f, "cpu").network.state_dict() for f in (trained, folder))
@@ -591,7 +648,8 @@ def test_user_mistakes_are_explained(tmp_path):
         GeneratorConfig(num_images=1, ema_lengths=(0.5,))
     with pytest.raises(SemmixError, match="needs two classes"):
         train(tmp_path / "a", data=dataset(labels=torch.zeros(40, dtype=torch.int64)))
-    with pytest.raises(SemmixError, match="does not fit"):
+    words = r"^the network does not fit the data: images \(1, 4, 4\) of 3 classes, network \(1, 4, 4\) of 2\n"
+    with pytest.raises(SemmixError, match=words):
         train(tmp_path / "b", data=replace(DATA, class_names=("left", "right", "neither")))
     assert not list(tmp_path.iterdir())
 
@@ -609,7 +667,8 @@ def test_user_mistakes_are_explained(tmp_path):
         ({"betas": (1.0, 0.9)}, "beta_1 must be a share"),
         ({"num_images": 0}, "needs a length"),
         ({"minutes": float("nan")}, "needs a length"),
-        ({"minutes": 0.0}, "needs a length"),
+        ({"minutes": 0.0}, "^a run needs a length: num_images=160, minutes=0.0\n.*positive images or minutes"),
+        ({"minutes": math.inf}, "needs a length"),
         ({"warmup": float("nan")}, "parts of the run"),
         ({"warmup": -0.1}, "parts of the run"),
         ({"decay": -0.1}, "parts of the run"),
