@@ -2,8 +2,7 @@
 
 import base64
 import io
-from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from PIL import Image
 
@@ -20,11 +19,11 @@ REFUSALS = {
     415: "The type of the body is unknown, or it is compressed.",
     503: "Too much at once; come again.",
 }
-TYPES: dict[str, dict[str, Any]] = {
-    "str": {"type": "string"},
-    "float": {"type": "number"},
-    "bool": {"type": "boolean"},
-    "list[str]": {"type": "array", "items": {"type": "string"}},
+TYPES: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    list[str]: {"type": "array", "items": {"type": "string"}},
 }
 BASE64 = {"contentEncoding": "base64", "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"}
 
@@ -42,7 +41,7 @@ def describe_api(class_names: list[str], limits: Limits) -> dict[str, Any]:
         "paths": {
             "/": {"get": _get("A page to try images by hand.", "text/html", {"type": "string"})},
             "/health": {"get": _get("Whether the model is ready.", JSON, _health(class_names))},
-            "/metrics": {"get": _get("Counters for Prometheus.", CONTENT_TYPE, TYPES["str"])},
+            "/metrics": {"get": _get("Counters for Prometheus.", CONTENT_TYPE, TYPES[str])},
             "/openapi.json": {"get": _get("This document.", JSON, {"type": "object"})},
             "/predict": {"post": _predict(class_names, limits)},
         },
@@ -112,7 +111,7 @@ def _files(limits: Limits, how: dict[str, str]) -> dict[str, Any]:
 
 def _prediction(class_names: list[str]) -> dict[str, Any]:
     """Return the schema of a prediction, or of an error in its place."""
-    answer = {field.name: TYPES[str(field.type)] for field in fields(Prediction)}
+    answer = {name: TYPES[of] for name, of in get_type_hints(Prediction).items()}
     answer["class_name"] = {"enum": class_names}
     return {
         "anyOf": [
