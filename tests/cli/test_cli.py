@@ -151,9 +151,19 @@ def test_stages_one_by_one(capsys, tmp_path, monkeypatch):
         ["report", "ce", "csm", "--mixsets", "mixsets", "--annotation", "annotation"],
         ["evaluate", "csm"],
     ]
+    said = {
+        "generator train": "generator in generator; next: semmix mix generator",
+        "generator sample": "wrote samples.png",
+        "mix generator": "mixed sets in mixsets; next: semmix annotate",
+        "verify mixsets": "1 of 1 shards are sound",
+        "train digits": "run in ce; next: semmix evaluate ce",
+        "annotate digits": "annotation in annotation, scale ",
+        "export mixsets": "wrote png",
+    }
     for words in steps:
         status, out, err = run(capsys, *words)
         assert status == 0, (words, out, err)
+        assert said.pop(" ".join(words[:2]), "") in out  # of two that begin alike, the first
         assert ("under-confident" in out) == (words[-1] == "csm" and words[0] == "train")
     assert MixSets.open("listed").pairs().tolist() == [[3, 5], [8, 1]]
     assert len(MixSets.open("confusable").plan.pairs) == 2

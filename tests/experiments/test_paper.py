@@ -101,6 +101,19 @@ def test_every_line_finds_the_runs_that_were_trained_for_it(table):
     assert digits is None or seen("digits") == digits
 
 
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"protocol": "code"}, "3c866e45fd22"),
+        ({"protocol": "paper"}, "51fedff3c408"),
+        ({"encoder": "clip:openai/clip-vit-base-patch32"}, "b0c656ebf14a"),
+    ],
+)
+def test_runs_of_other_protocols_and_encoders_are_found_too(settings, names):
+    cells = plan_table("main", settings=TableSettings(**settings))
+    assert digest([cell.run_name(0) for cell in cells])[:12] == names
+
+
 def test_what_the_paper_draws_is_known_as_a_figure():
     assert {name for name, table in TABLES.items() if table.figure} == {"reliability", "curves", "scale", "num_sets"}
 

@@ -1,6 +1,8 @@
 """Which runs count in a table, and their numbers, from folders written by hand."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,11 +25,12 @@ from semmix.core.files import read_named_tensors, write_json, write_tensors
 from semmix.core.settings import plain
 from semmix.experiments.catalog import plan_table
 from semmix.experiments.cells import PROTOCOLS
-from semmix.experiments.results import PROXIMITY, TTA, RunFolder, measure_run
+from semmix.experiments.results import PROXIMITY, TTA, RunFolder, keep_run, measure_run
 from semmix.experiments.running import load_data, plain_cell, write_proximity, write_tta
 from semmix.networks import classifier
 from semmix.runs import Run
 
+DEMO = Path(__file__).parents[2] / "results" / "demo"
 CELLS = {cell.row: cell for cell in plan_table("main", "digits")}
 CE, CSM = CELLS["CE"], CELLS["CSM"]
 
@@ -104,6 +107,28 @@ def run(tmp_path_factory):
     near = {name: torch.rand(300, generator=draw).double() for name in ("val", "test")}
     write_tensors(folder / PROXIMITY, near)
     return Run.open(folder)
+
+
+def test_a_run_is_kept_beside_others_and_never_in_place_of_one(tmp_path):
+    """Nor in place of itself, whose logits would be rounded."""
+    first, second = (DEMO / "ce-0", DEMO / "ce-1")
+    own = Path(shutil.copytree(first, tmp_path / "runs" / "ce-0"))
+    kept = keep_run(own, tmp_path / "kept")
+    assert kept == keep_run(str(own), str(tmp_path / "kept")) == tmp_path / "kept" / "ce-0"
+    assert {path.name for path in kept.iterdir()} == {path.name for path in own.iterdir()}
+    logits, labels = read_named_tensors(kept / "logits-test.safetensors", "logits", "labels")
+    before, truth = read_named_tensors(own / "logits-test.safetensors", "logits", "labels")
+    assert (logits.dtype, labels.dtype) == (torch.float16, torch.int16)
+    assert torch.equal(labels.long(), truth.long())
+    assert logits.amax(1).eq(0).all()
+    torch.testing.assert_close(logits.double().softmax(1), before.double().softmax(1), atol=1e-3, rtol=0)
+    with pytest.raises(SemmixError, match="a run cannot be kept in its own folder") as caught:
+        keep_run(own, tmp_path / "runs")
+    assert "choose another --out" in caught.value.fix
+    other = shutil.copytree(second, tmp_path / "others" / "ce-0")
+    with pytest.raises(SemmixError, match="another run of this name is kept"):
+        keep_run(other, tmp_path / "kept")
+    assert Run.open(kept).seed == 0
 
 
 def logits_of(run, name):

@@ -76,6 +76,19 @@ def test_what_is_prepared_is_not_read_again_but_a_changed_folder_is_noticed(phot
         prepared(photos)
 
 
+def test_a_file_that_was_written_again_and_another_split_are_other_inputs(photos, capsys):
+    prepared(photos)
+    assert "checking labels" in capsys.readouterr().out
+    for changes in ({"split_seed": 1}, {"protocol": "paper"}, {"size": 64}):
+        with pytest.raises(SemmixError, match="made from other inputs"):
+            prepared(photos, **changes)
+    prepared(photos)
+    assert "checking labels" not in capsys.readouterr().out
+    os.utime(photos / "cat" / "000.png", (1, 1))
+    with pytest.raises(SemmixError, match="made from other inputs"):
+        prepared(photos)
+
+
 def test_an_interrupted_preparation_is_done_again(photos):
     first, *_ = prepared(photos)
     path = photos.parent / "out" / "data.json"
@@ -254,6 +267,17 @@ def test_the_usual_side_is_the_median_of_the_shorter_ones(tmp_path):
         path.parent.mkdir(exist_ok=True)
         Image.new("L", size).save(path)
     assert usual_side(DatasetConfig(dataset=str(tmp_path))) == 12
+
+
+def test_of_many_files_some_are_looked_at_from_first_to_last(tmp_path):
+    """Of 402 every second one: those between are larger, and not asked."""
+    (tmp_path / "a").mkdir()
+    for k in range(402):
+        Image.new("L", (30, 30) if k % 2 else (20, 20)).save(tmp_path / "a" / f"{k:03d}.png")
+    assert usual_side(DatasetConfig(dataset=str(tmp_path))) == 20
+    for k in range(300, 402):
+        (tmp_path / "a" / f"{k:03d}.png").unlink()
+    assert usual_side(DatasetConfig(dataset=str(tmp_path))) == 25  # now all
 
 
 def test_the_usual_side_comes_from_headers(photos):
