@@ -17,7 +17,7 @@ from semmix.data.decoding import SUFFIXES
 from semmix.data.image_table import PART_NAMES, PARTS, TABLE_SUFFIXES, read_table
 
 # what can be wrong with a file -> whether the file is skipped for it
-PROBLEMS = dict.fromkeys(("empty", "unreadable", "truncated", "too large", "animated"), True)
+PROBLEMS: dict[str, bool] = dict.fromkeys(("empty", "unreadable", "truncated", "too large", "animated"), True)
 PROBLEMS |= {"copied across parts": False, "warning": False}
 LISTED_PER_KIND = 5
 

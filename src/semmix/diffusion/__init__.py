@@ -24,26 +24,32 @@ class Generator(Protocol):
     @property
     def name(self) -> str:
         """Named in the stores it fills."""
+        ...
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of its images."""
+        ...
 
     @property
     def num_classes(self) -> int:
         """Classes it knows."""
+        ...
 
     @property
     def trained_on(self) -> str | None:
         """Digest of the split it learned from; None when unknown."""
+        ...
 
     @property
     def digest(self) -> str:
         """Changes whenever its images would."""
+        ...
 
     @property
     def device(self) -> torch.device:
         """Where `denoise` wants its tensors."""
+        ...
 
     def denoise(self, x: Tensor, sigma: Tensor, class_weights: Tensor) -> Tensor:
         """Return E[clean image | x, class weights], [N, C, H, W].
@@ -53,6 +59,7 @@ class Generator(Protocol):
             sigma: Noise levels, [N].
             class_weights: Rows on the simplex, [N, K].
         """
+        ...
 
 
 def load_generator(spec: str | Path, device: str = "auto") -> Generator:

@@ -131,7 +131,7 @@ def read_storage(data: bytes) -> Tensor:
     insist((magic, version) == (STORAGE_MAGIC, STORAGE_VERSION), "a storage has another format")
     is_little = isinstance(system, dict) and system.get("little_endian") is True
     insist(is_little, "a storage comes from a big-endian machine")
-    identity = what.args[0] if _is_call(what, "persistent id") else ()
+    identity: Any = what.args[0] if _is_call(what, "persistent id") else ()
     insist(isinstance(identity, tuple) and len(identity) == 6, "a storage does not say what it is")
     kind, storage_type, key, _, count, view = identity
     plain = isinstance(storage_type, Name) and isinstance(key, str) and isinstance(count, int)
@@ -173,10 +173,9 @@ def _persistent(value: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _plain_dict(value: Any) -> dict[str, Any]:
-    if isinstance(value, Record) and value.what in DICTIONARIES:
-        value = value.items
-    insist(isinstance(value, dict), f"it holds a {type(value).__name__} where a dictionary is expected")
-    return value
+    found: Any = value.items if isinstance(value, Record) and value.what in DICTIONARIES else value
+    insist(isinstance(found, dict), f"it holds a {type(found).__name__} where a dictionary is expected")
+    return found
 
 
 def _get(values: dict[str, Any], key: str) -> Any:
