@@ -8,7 +8,7 @@ from torch import nn
 
 from semmix import SemmixError
 from semmix.networks import classifier, list_classifiers
-from semmix.networks.bodies import PaddedShortcut
+from semmix.networks.architectures import PaddedShortcut
 from semmix.networks.saved import UserClassifier
 
 # The counts published with each network, at ten classes and 32x32 images.

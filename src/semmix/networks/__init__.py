@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from semmix.core.errors import require, unknown_name
-from semmix.networks.bodies import BODIES, Body, TimmBody
+from semmix.networks.architectures import BODIES, Body, TimmBody
 
 __all__ = ["Classifier", "classifier", "list_classifiers"]
 

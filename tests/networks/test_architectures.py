@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from semmix.networks import classifier
-from semmix.networks.bodies import BasicBlock, Bottleneck, PaddedBlock, ResNet
+from semmix.networks.architectures import BasicBlock, Bottleneck, PaddedBlock, ResNet
 
 
 def lively(network):
