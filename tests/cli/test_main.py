@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from semmix import SemmixError
 from semmix import __version__ as version
@@ -21,6 +22,8 @@ from semmix.cli.train import TrainCommand
 from semmix.data.config import DatasetConfig
 from semmix.mixing.plan import MixPlan, all_pairs
 from semmix.mixing.store import MixSets
+from semmix.networks import classifier
+from semmix.networks.saved import save_classifier
 from semmix.training.classifier import TrainConfig
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -127,6 +130,8 @@ def test_defaults_are_those_the_help_promises():
     train = TrainCommand(data=DatasetConfig(dataset="digits"))
     assert (train.labels, train.scale, train.exclude, train.out) == ("reannotated", None, None, Path("run"))
     assert train.max_resident_gib == 8
+    export = ExportCommand(source=Path("s"), out=Path("o"))
+    assert (export.onnx, export.annotation, export.labels, export.format) == (True, None, None, None)
     assert KeepCommand(runs=(Path("r"),)).out == Path("results")
 
 
@@ -199,6 +204,36 @@ def test_mixed_sets_are_written_with_the_labels_that_were_requested(store, tmp_p
     assert wanted in [pytest.approx(value) for value in first.values() if isinstance(value, list) and len(value) == 3]
     assert main(["export", str(store.folder), "--out", str(tmp_path / "other")]) == 1
     assert "annotation" in capsys.readouterr().err  # the one read back is not there
+
+
+def test_images_are_read_back_and_exported_with_those_labels(tmp_path, capsys):
+    plan = MixPlan(num_classes=3, num_sets=3, pairs=all_pairs(3))
+    draw = torch.Generator().manual_seed(0)
+    store = MixSets.create(tmp_path / "sets", plan, (3, 8, 8), {"digest": "g", "name": "g", "trained_on": None}, {})
+    store.write_shard(0, torch.randint(0, 256, (3, 8, 3, 8, 8), generator=draw, dtype=torch.uint8))
+    for k in range(60):
+        path = tmp_path / "photos" / "abc"[k % 3] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(0, 256, (8, 8, 3), generator=draw, dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(path)
+    torch.manual_seed(0)
+    save_classifier(classifier("small", 3, 3, 8), "small", (3, 8, 8), tmp_path / "reader")
+    out, encoder = tmp_path / "annotation", f"classifier:{tmp_path / 'reader'}"
+    words = ["annotate", str(tmp_path / "photos"), "--encoder", encoder, "--mixsets", str(store.folder)]
+    assert main([*words, "--out", str(out), "--scale", "4"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"annotation in {out}, scale 4.00; next: semmix train" in told
+    assert "diagnosis" not in told
+    assert main([*words, "--out", str(out), "--scale", "4", "--report"]) == 0
+    assert f"diagnosis in {out}" in capsys.readouterr().out
+    assert (out / "diagnosis.json").exists()
+    labels = []
+    for k, more in enumerate(([], ["--labels", "reannotated"], ["--labels", "one_hot"], ["--labels", "position"])):
+        png = tmp_path / f"png-{k}"
+        assert main(["export", str(store.folder), "--out", str(png), "--annotation", str(out), *more]) == 0
+        labels.append((png / "labels.jsonl").read_text())
+    assert labels[0] == labels[1]
+    assert len(set(labels)) == 3
 
 
 # ---- fit

@@ -10,7 +10,10 @@ import torch
 
 from semmix import SemmixError, list_classifiers
 from semmix.annotation.annotation import LABEL_SCHEMES
+from semmix.core.artifact import begin_artifact
 from semmix.core.files import digest
+from semmix.diffusion.edm import EDMDenoiser, network_preset
+from semmix.diffusion.stored import save_generator
 from semmix.experiments.catalog import TABLES, Budget, plan_table, within
 from semmix.experiments.cells import TableSettings, recipe_for
 from semmix.experiments.cost import (
@@ -274,6 +277,18 @@ def test_a_generator_from_elsewhere_costs_no_training(tmp_path):
     assert _generator_seconds(csm, csm.mixing, "cpu") == 0
     other = replace(csm.mixing, encoder="pixels:4")
     assert _annotating_seconds(csm, other, "cpu") == 0
+
+
+def test_a_generator_from_elsewhere_is_timed_as_it_draws(tmp_path):
+    config = network_preset("digits", (1, 8, 8), 10)
+    artifact = begin_artifact(tmp_path / "tiny", "generator.json", "generator", {})
+    save_generator(artifact, config, EDMDenoiser(config).state_dict(), "train")
+    csm = plan_table("main", "digits", TableSettings(generator=str(tmp_path / "tiny"), encoder="pixels:4"))[-1]
+    cost = cost_of([(csm, 1)], "cpu")
+    drawing = denoising_seconds(csm, csm.mixing, csm.mixing.sampler.batch_size, "cpu", learns=False)
+    assert 0 < drawing < 1
+    evaluations = csm.mixing.sampler.num_steps * (2 if csm.mixing.sampler.solver == "heun" else 1)
+    assert cost.mixing_hours == pytest.approx(7200 * evaluations * drawing / 3600, rel=0.1)
 
 
 def test_cost_is_told_in_minutes_below_an_hour_and_in_hours_from_there():

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 from semmix.data import load_dataset
-from semmix.fitting.fit import best_run, closing_words, is_clear, ship, worth
+from semmix.fitting.fit import Fitted, best_run, closing_words, is_clear, ship, worth
 from semmix.runs import Predictions, Run
 from semmix.training.classifier import TrainConfig, train
+
+DEMO = Path(__file__).parents[2] / "results" / "demo"
 
 
 @pytest.fixture
@@ -148,3 +151,15 @@ def test_parts_that_exist_are_counted_and_others_said_to_be_missing():
 def test_a_model_that_has_learned_nothing_is_not_praised():
     words = "\n".join(worth(answers(0.52, 0.7), ["cat", "dog"]))
     assert "always saying cat would be right on 50.0\xa0%: do not rely on it" in words
+
+
+def test_what_came_of_fit_shows_itself():
+    runs = tuple(Run.open(DEMO / name) for name in ("ce-0", "ce-1", "csm-0"))
+    summary = ("the model is CSM, seed 0: <the best>",)
+    fitted = Fitted(Path("out"), Path("out/report.html"), runs, runs[2], summary, warnings=("rare: a & b",))
+    assert repr(fitted) == f"Fitted('out': 3 runs, model from {runs[2]!r})"
+    shown = fitted._repr_html_()
+    assert "<ul><li>the model is CSM, seed 0: &lt;the best&gt;</li><li>rare: a &amp; b</li></ul>" in shown
+    assert shown.endswith("<p>out/report.html</p>")
+    assert shown.count("<tr") == 3  # the headings, CE, CSM
+    assert (fitted.findings, fitted.device) == ((), "auto")

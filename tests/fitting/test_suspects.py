@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from semmix.data import Split
+from semmix.fitting import suspects
 from semmix.fitting.suspects import SecondOpinion, Suspect, cross_validated_scores, features, second_opinion, suspected
 
 
@@ -64,6 +65,20 @@ def test_the_opinion_is_the_same_each_time(digits):
     first = second_opinion(some, torch.arange(40), 10)
     torch.rand(7)  # what others draw changes nothing
     assert second_opinion(some, torch.arange(40), 10) == first
+
+
+def test_five_models_are_asked_each_about_the_fifth_it_has_not_seen(digits, monkeypatch):
+    learned_from, real = [], suspects._ridge_weights
+
+    def watched(x, y):
+        learned_from.append(x.shape)
+        return real(x, y)
+
+    monkeypatch.setattr(suspects, "_ridge_weights", watched)
+    second_opinion(Split(digits.images[:100], digits.labels[:100]), torch.arange(100), 10)
+    assert len(learned_from) == 5
+    assert sum(100 - num for num, _ in learned_from) == 100
+    assert {width for _, width in learned_from} == {8 * 128 + 1}  # of 128 patches, both signs in four quarters
 
 
 def test_copies_do_not_vouch_for_each_other(digits):
