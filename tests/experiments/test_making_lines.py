@@ -1,4 +1,4 @@
-"""What `semmix table` says of its lines: ranks, numbers, commands, footnotes; nothing is trained."""
+"""What `semmix table` says of its lines: ranks, numbers, commands, footnotes; one run is trained, for seconds."""
 
 import csv
 import io
@@ -138,3 +138,21 @@ def test_footnotes_are_for_people_and_not_for_programs(tmp_path, capsys):
     for form in ("markdown", "latex", "csv"):
         make_table(replace(config, format=form))
         assert "to fill:" not in capsys.readouterr().out
+
+
+def test_what_is_to_do_is_said_and_done_once_and_kept_when_that_is_asked(tmp_path, capsys):
+    config = TableConfig(name="main", dataset="digits", methods=("ce",), budget="smoke", out=tmp_path, device="cpu")
+    (cell,) = chosen_cells(config)
+    make_table(config)
+    out = capsys.readouterr().out
+    assert "1 runs to do: 200 images through classifiers, about 0:0" in out
+    assert "to fill" not in out
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {cell.run_name(0)}
+    make_table(replace(config, keep=tmp_path / "kept"))  # it was finished before it was to be kept
+    assert "runs to do" not in capsys.readouterr().out
+    assert (tmp_path / "kept" / cell.run_name(0) / "metrics.json").exists()
+    other = replace(config, seeds=2, keep=tmp_path / "kept")
+    make_table(other)
+    assert "1 runs to do" in capsys.readouterr().out
+    kept = RunFolder(tmp_path / "kept").finished(cell)
+    assert [run.seed for run in kept] == [0, 1]
