@@ -19,7 +19,7 @@ from semmix import SemmixError
 from semmix import calibration as cal
 from semmix.cli.main import main
 from semmix.core.seeds import fold_seed
-from semmix.evaluation import EvaluateConfig, Settings, evaluate_file
+from semmix.evaluation import COMPARED, EvaluateConfig, Settings, evaluate_file
 from semmix.evaluation import evaluate as evaluate_arrays
 from semmix.evaluation.calibrate import CALIBRATORS, FITTING_ROWS, Fitted, fit_all, make_folds
 from semmix.evaluation.columns import (
@@ -239,6 +239,7 @@ def test_arrays_are_told_by_their_names_and_shapes(shapes, scores, labels, tmp_p
     [
         ("val-logits", "val-labels"),
         ("VAL_PROBS", "VAL_labels"),
+        ("my_pred", "my_labels"),
         ("probabilities", "labels"),
         ("logits_of_logits", "labels_of_logits"),
         ("map", "labels"),
@@ -1680,6 +1681,13 @@ def test_the_page_tells_from_how_many_samples_on_cells_stand_for_them():
     assert f"Beyond {MOST_KEPT:,} samples" in page
 
 
+@pytest.mark.parametrize(("num", "told"), [(50_000, False), (50_001, True)])
+def test_pictures_are_drawn_from_fifty_thousand_rows(tmp_path, num, told):
+    probs, labels = np.tile([[0.25, 0.75], [0.5, 0.5]], (num // 2 + 1, 1))[:num], np.arange(num) % 2
+    page = evaluate_arrays(probs, labels, calibrators=(), resamples=1).write(tmp_path).read_text()
+    assert ("Pictures are drawn from 50,000 random rows; the table counts all." in page) == told
+
+
 def test_pictures_of_all_rows_are_not_called_a_part(tmp_path, monkeypatch):
     monkeypatch.setattr("semmix.evaluation.outcome.PAGE_ROWS", 300)
     page = evaluate_arrays(*predictions(), calibrators=(), resamples=20).write(tmp_path)
@@ -1706,6 +1714,11 @@ def test_the_function_has_the_defaults_of_the_command():
     for field in fields(Settings):
         assert defaults[field.name] == field.default
     assert (Settings().bins, Settings().level, Settings().resamples, Settings().folds) == (15, 0.95, 1000, 5)
+    given = {"bins": 15, "level": 0.95, "resamples": 1000, "folds": 5, "seed": 0, "name": "predictions"}
+    found, same = (evaluate_arrays(*predictions(40), calibrators=("temperature",), **k) for k in ({}, given))
+    assert found.to_json() == same.to_json()
+    assert list(evaluate_arrays(*predictions(40), resamples=5).calibrated) == [*COMPARED]
+    assert COMPARED == ("temperature", "vector", "histogram", "isotonic", "beta")
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, list, lambda values: torch.tensor(values, requires_grad=True)])
