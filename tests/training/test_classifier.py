@@ -530,7 +530,8 @@ def test_equal_data_changes_nothing_without_mixed_images(tmp_path, toy_data):
 
 
 def test_methods_that_need_mixed_sets_say_so(tmp_path, toy_data):
-    with pytest.raises(SemmixError, match="learns from mixed sets"):
+    words = r"^method csm learns from mixed sets: none given\n.*make mixed sets \(semmix mix\), annotate"
+    with pytest.raises(SemmixError, match=words):
         train_classifier(toy_data, replace(SMALL, method="csm"), tmp_path / "run")
 
 

@@ -8,6 +8,7 @@ import torch
 
 from semmix import MixPlan, MixSets, SemmixError
 from semmix.annotation import annotate
+from semmix.core.files import digest
 from semmix.data import Dataset, Split
 from semmix.mixing.plan import all_pairs
 from semmix.training.classifier import TrainConfig, train
@@ -62,11 +63,30 @@ def test_sets_that_are_all_used_are_not_copied(notes, monkeypatch):
     assert source.images.images.data_ptr() == images.data_ptr()
 
 
+def test_a_runs_manifest_tells_what_its_sets_are(notes, real, tmp_path):
+    diagnosis = tmp_path / "diagnosis.json"
+    diagnosis.write_text(json.dumps({"annotation": notes.digest, "odd_sets": [1, 4]}))
+    store, folder = notes.store, notes.artifact.folder
+    source = load_mixed(store, notes)
+    own = {"mixsets": store.digest, "annotation": notes.digest, "labels": "reannotated"}
+    assert source.inputs == {**own, "scale": notes.scale_for("reannotated", None)}
+    assert source.annotated_with == tuple(split.digest for split in real)
+    assert load_mixed(store, folder, scale=4.0).inputs == {**own, "scale": 4.0}
+    fewer = load_mixed(store, folder, exclude=diagnosis)
+    assert fewer.inputs == {**source.inputs, "excluded": digest([1, 4])}
+    requested = load_mixed(store, None, "requested")
+    assert requested.inputs == {"mixsets": store.digest, "annotation": None, "labels": "requested", "scale": None}
+    assert (requested.annotated_with, requested.encoder_trained_on) == (None, None)
+    assert torch.equal(requested.images.soft_labels, store.soft_labels(store.lam_requested()))
+    assert torch.equal(source.images.soft_labels, notes.soft_labels("reannotated", None))
+
+
 @pytest.mark.parametrize("content", ["[]", "null", "{}", '{"annotation": "DIGEST"}'])
 def test_other_files_are_no_diagnosis(notes, tmp_path, content):
     path = tmp_path / "list.json"
     path.write_text(content.replace("DIGEST", notes.digest))
-    with pytest.raises(SemmixError, match="not one of the annotation in use"):
+    words = r"^this diagnosis is not one of the annotation in use: .*list\.json\n.*semmix annotate --report"
+    with pytest.raises(SemmixError, match=words):
         load_mixed(notes.store.folder, notes.artifact.folder, exclude=path)
 
 
@@ -99,7 +119,8 @@ def test_an_annotation_is_all_that_training_needs(notes, real, tmp_path):
 
 def test_labels_that_need_an_annotation_say_so(notes):
     assert load_mixed(notes.store.folder, None, "requested").inputs["annotation"] is None
-    with pytest.raises(SemmixError, match="need an annotation"):
+    words = r"^labels 'reannotated' need an annotation: None\n.*--labels requested"
+    with pytest.raises(SemmixError, match=words):
         load_mixed(notes.store.folder, None)
 
 
