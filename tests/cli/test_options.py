@@ -3,10 +3,13 @@
 import math
 
 import pytest
+import tyro
 
 from semmix import SemmixError
+from semmix.cli.fit import FitCommand
 from semmix.cli.main import main
-from semmix.cli.options import parse_options
+from semmix.cli.options import TEXT_READERS, TYRO_STYLE, parse_options
+from semmix.training.classifier import TrainConfig
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,25 @@ def test_a_default_is_shown_as_it_is_written(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     assert "--options [NAME=VALUE ...]" in capsys.readouterr().out
+
+
+def test_the_command_holds_what_was_given_and_nothing_else():
+    """`fit` chooses defaults by the images: one that was not given must not stand in their way."""
+    words = ["photos", "--train.options", "weight=0.5", "joint=True", "--seeds", "2", "--sampler.num-steps", "4"]
+    with TEXT_READERS:
+        given = tyro.cli(FitCommand, args=words, config=TYRO_STYLE).given
+        nothing = tyro.cli(FitCommand, args=[], config=TYRO_STYLE).given
+    assert not any(nothing.values())
+    assert {name: value for name, value in given.items() if value} == {
+        "data": {"dataset": "photos"},
+        "train": {"options": {"weight": 0.5, "joint": True}},
+        "seeds": 2,
+        "sampler": {"num_steps": 4},
+    }
+
+
+def test_options_that_are_set_are_shown_as_they_are_written(capsys):
+    config = TrainConfig(method="mbls", options={"margin": 6.0, "alpha": 0.1})
+    with TEXT_READERS, pytest.raises(SystemExit):
+        tyro.cli(TrainConfig, args=["--help"], default=config, config=TYRO_STYLE)
+    assert "(default: margin=6.0 alpha=0.1)" in " ".join(capsys.readouterr().out.replace("│", "").split())
