@@ -121,6 +121,7 @@ def test_a_stopped_run_goes_on_after_its_last_step(tmp_path, capsys):
 def test_the_last_note_is_shown(tmp_path, capsys):
     count_to(tmp_path, 3)
     assert capsys.readouterr().out.endswith("total 3\n")
+    assert not (tmp_path / "tensorboard").exists()  # curves are for those who ask
 
 
 @pytest.mark.parametrize(("seconds", "saved"), [(0, [1, 2, 3]), (1e9, [])])
