@@ -22,8 +22,8 @@ from semmix.experiments.making import (
     ranks,
     render,
 )
-from semmix.experiments.results import RunFolder
-from semmix.experiments.running import plain_cell
+from semmix.experiments.results import PROXIMITY, SPEED, TTA, RunFolder
+from semmix.experiments.running import plain_cell, run_cell
 from semmix.runs import Run
 
 CE, *_, CSM = plan_table("main", "digits")
@@ -156,3 +156,7 @@ def test_what_is_to_do_is_said_and_done_once_and_kept_when_that_is_asked(tmp_pat
     assert "1 runs to do" in capsys.readouterr().out
     kept = RunFolder(tmp_path / "kept").finished(cell)
     assert [run.seed for run in kept] == [0, 1]
+    extra = {"piece": {PROXIMITY}, "tta": {PROXIMITY, TTA}, "hours": {PROXIMITY, TTA, SPEED}}
+    for measure, files in extra.items():
+        run = run_cell(replace(cell, measure=measure), 0, tmp_path)
+        assert {path.name for path in run.iterdir()} & extra["hours"] == files

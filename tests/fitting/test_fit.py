@@ -101,6 +101,7 @@ def stop_when(out: Path, marker: str, delay: float, signum: int, words: list[str
 def whole(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("fit") / "whole"
     text = finish(out)
+    assert "digits: 10 classes, 100 train, 300 val, 1397 test images" in text
     assert "CSM" in text
     assert "report.html" in text
     return out
