@@ -217,3 +217,10 @@ def test_what_is_said_of_a_stop_is_true_of_the_command(capsys, monkeypatch, name
     seen, _, err = run(capsys, *name.split())
     assert seen == status
     assert f"the same command {told}" in err
+
+
+@pytest.mark.parametrize("word", ["help", "--help", "-h"])
+def test_help_lists_every_command(word, capsys):
+    assert main([word]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in COMMANDS)

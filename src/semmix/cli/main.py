@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         name, rest = split_command(argv)
         if name is None:
-            print(overview(argv[:1] if argv[:1] and not argv[0].startswith("-") else []))
+            print(overview([word for word in argv[:1] if word != "help" and not word.startswith("-")]))
             return 0
         return run_command(name, rest)
     except SemmixError as error:
