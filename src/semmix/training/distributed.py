@@ -1,7 +1,9 @@
 """Several processes (torchrun) that do the work of one."""
 
 import atexit
+import contextlib
 from collections.abc import Callable
+from datetime import timedelta
 from functools import lru_cache
 
 import torch
@@ -13,6 +15,9 @@ from semmix.core.errors import require
 from semmix.core.seeds import fold_seed
 from semmix.methods import Forward
 
+PATIENCE = timedelta(seconds=10)
+"""How long a process that ends waits for the others."""
+
 
 def join_processes(device: torch.device, batch_size: int) -> tuple[int, int]:
     """Return this process's rank and their number, connected to the others."""
@@ -23,8 +28,16 @@ def join_processes(device: torch.device, batch_size: int) -> tuple[int, int]:
         torch.cuda.set_device(device)
     if world_size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(dist.destroy_process_group)
+        atexit.register(_leave)
     return rank, world_size
+
+
+def _leave() -> None:
+    """Leave together: on a CPU, a process that is still shutting down when another is gone may abort."""
+    with contextlib.suppress(RuntimeError):  # another has failed: wait no longer
+        if dist.get_backend() == "gloo":
+            dist.monitored_barrier(timeout=PATIENCE)
+    dist.destroy_process_group()
 
 
 def sum_over_processes(tensors: list[Tensor], world_size: int) -> None:
