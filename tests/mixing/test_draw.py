@@ -76,6 +76,15 @@ def test_members_of_a_set_differ_through_the_label_alone(generator, tmp_path):
         assert not torch.equal(pure[0], pure[-1])
 
 
+def test_what_a_killed_process_left_is_removed(generator, tmp_path):
+    store = mix(generator, plan(), CONFIG, tmp_path / "sets")
+    left = store.folder / ".manifest.json.e1b82e73"
+    left.write_text("half a manifest")
+    mix(generator, plan(), CONFIG, store.folder)
+    assert not left.exists()
+    assert store.verify() == []
+
+
 def test_store_names_generator_and_settings(generator, tmp_path):
     store = mix(generator, plan(num_sets=2), CONFIG, tmp_path)
     inputs = store.artifact.manifest["inputs"]

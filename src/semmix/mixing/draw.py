@@ -13,6 +13,7 @@ from torch import Tensor
 
 from semmix.core.device import rank_and_world
 from semmix.core.errors import require
+from semmix.core.files import remove_leftovers
 from semmix.core.progress import progress
 from semmix.core.settings import plain
 from semmix.diffusion import Generator, load_generator
@@ -102,6 +103,8 @@ def _fill(generator: Generator, plan: MixPlan, config: MixConfig, out: str | Pat
             writing = writer.submit(store.write_shard, k, torch.cat(drawn))  # beside the next one
         if writing:
             writing.result()
+    if world_size == 1:  # else another process may be writing its last file
+        remove_leftovers(store.folder)
     return store
 
 
